@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman import messages as m
@@ -243,6 +244,15 @@ def test_a_follower_hears_of_an_approval_that_a_call_wants_in_the_midst_of_its_w
         events = events_since(growing, current_position(behind))
         assert events[-1:] == [event], place
         assert events_since(growing, current_position(growing)) == [], "events that were sent are sent again"
+
+
+def test_a_follower_of_a_call_with_a_preliminary_output_gets_its_whole_input() -> None:
+    """The call is not over: it may still ask for an approval, whose card shows the input and its metadata."""
+    described = replace(ASKED[4], provider_metadata={"acme": {"calls": []}})
+    run = [*ASKED[:4], described, *ASKED[5:]]
+    retold = events_since(fold_of(run[:6]))
+    assert retold[-2:] == [described, ASKED[5]]
+    assert fold(None, [*retold, *run[6:]]) == fold(None, run)
 
 
 DENIED_BELOW: dict[str, list[e.Event]] = {

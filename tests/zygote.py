@@ -98,7 +98,7 @@ def load() -> None:
     build_commands_once()
     build_all_commands()
     asyncio.run(open_hub())
-    compile_for_postgres()
+    compile_statements()
     compile_copies()
     trust_no_certificates(ROOT / "tests")
 
@@ -111,22 +111,23 @@ def build_all_commands() -> None:
 
 
 async def open_hub() -> None:
-    """Open a hub and compile all SQL, so that no process that is forked has to: it takes most of a start."""
+    """Open a hub, which makes what a start makes once per process."""
     config = importlib.import_module("dragoman.config").parse_config({})
     hubs = importlib.import_module("dragoman.server.app").Hub
     with tempfile.TemporaryDirectory() as folder:
-        async with hubs.open(config, Path(folder), require_keys=False, environ={}) as hub:
-            for kind in statement_classes():
-                hub.store.database.statements(kind)
+        async with hubs.open(config, Path(folder), require_keys=False, environ={}):
+            pass
     vars(tempfile)["tempdir"] = None  # found anew: each process has a TMPDIR of its own
 
 
-def compile_for_postgres() -> None:
-    """Compile the SQL of hubs on Postgres, whose servers start later: compiling needs none."""
+def compile_statements() -> None:
+    """Compile all SQL, so that no process that is forked has to. That of Postgres needs no server."""
+    sqlite = importlib.import_module("dragoman.store.sqlite").SQLiteBackend
     postgres = importlib.import_module("dragoman.store.postgres.backend").PostgresBackend
     compiled = importlib.import_module("dragoman.store.database").COMPILED
-    for kind in statement_classes():
-        compiled[postgres, kind] = kind(postgres("postgresql:///none"))
+    for backend in (sqlite(Path("none")), postgres("postgresql:///none")):
+        for kind in statement_classes():
+            compiled[type(backend), kind] = kind(backend)
 
 
 def compile_copies() -> None:

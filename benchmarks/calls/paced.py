@@ -1,9 +1,10 @@
 """Sends one HTTP request again and again, so many a second or as fast as it is answered, and counts.
 
 It reads a JSON object: port, request (the whole request as text; 00000000 in it becomes its number),
-wanted (what an answer must hold), rate (a second; 0: as fast as it is answered), seconds, connections, pid
-(the server's, for its memory and CPU). It prints one: sent, answered, wrong, p50 and p99 in ms since the
-request was due, seconds, cpu (its own), server_cpu, and memory: [seconds since the start, MB] of the server.
+wanted (what an answer must hold), rate (a second; 0: as fast as it is answered), seconds, connections,
+late (seconds), and pid (the server's, for its memory and CPU). It prints one: sent, answered, wrong, p50 and
+p99 in ms since the request was due, seconds, cpu (its own), server_cpu, and memory of the server: pairs of
+seconds since the start and MB.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Any
 
 TICK = 0.001
 NUMBER = b"00000000"
-LATE = 10.0  # seconds that answers may take once no more is due
+LATE = 10.0  # seconds that answers may take once no more is due, unless `late` is given
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CLOCK = os.sysconf("SC_CLK_TCK")
 
@@ -31,6 +32,7 @@ class Pace:
         self.wanted = options["wanted"].encode()
         self.rate = options["rate"]
         self.seconds = options["seconds"]
+        self.late = options.get("late", LATE)
         self.idle: deque[Connection] = deque()
         self.due: deque[float] = deque()
         self.sent = self.answered = self.wrong = 0
@@ -140,15 +142,15 @@ async def play(pace: Pace) -> None:
             coming = next(moments, None)
         pace.pair()
         await asyncio.sleep(TICK)
-    await settle(lambda: not pace.due)
+    await settle(lambda: not pace.due, seconds=pace.late)
     pace.over = True
     pace.due.clear()  # what is still due is too much for the server
-    await settle(lambda: pace.answered == pace.sent)
+    await settle(lambda: pace.answered == pace.sent, seconds=pace.late)
 
 
-async def settle(done: Callable[[], bool]) -> None:
+async def settle(done: Callable[[], bool], *, seconds: float) -> None:
     """Wait for that, but not for ever."""
-    until = time.perf_counter() + LATE
+    until = time.perf_counter() + seconds
     while not done() and time.perf_counter() < until:  # noqa: ASYNC110
         await asyncio.sleep(TICK)
 

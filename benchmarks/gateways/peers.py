@@ -209,4 +209,5 @@ def _ask_portkey(place: Place) -> Ask:
 def environment(more: Mapping[str, str]) -> Mapping[str, str]:
     """What a gateway finds in its environment."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "UP_KEY": "sk-upstream", "PYTHONPATH": os.pathsep.join(paths), **more}
+    own = {"UP_KEY": "sk-upstream", "PYTHONPATH": os.pathsep.join(paths), **build.BYTECODE}
+    return {**os.environ, **own, **more}

@@ -10,6 +10,9 @@ BUILD = HERE / "build"
 AI_SDK = HERE / "peers" / "ai_sdk"
 PYDANTIC_AI = HERE / "peers" / "pydantic_ai"
 PEER_PYTHON = PYDANTIC_AI / ".venv" / "bin" / "python"
+# Environment variables that keep the bytecode of the sources, as an installation does: compiling them at each
+# start would take two thirds of it.
+BYTECODE = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(BUILD / "bytecode")}
 
 
 class Absent(Exception):

@@ -125,6 +125,7 @@ def started(command: Sequence[str], *, log: Path) -> Iterator[Running]:
         "UP_KEY": "benchmark",
         "NODE_ENV": "production",
         "PYTHONPATH": os.pathsep.join(paths),
+        **build.BYTECODE,
     }
     with log.open("wb") as output:
         process = subprocess.Popen(

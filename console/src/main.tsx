@@ -7,7 +7,7 @@ import { SessionGate } from "./api/session";
 import { App } from "./shell/app";
 import { keepFocus } from "./shell/focus";
 import { SCREENS, screenOf } from "./shell/screens";
-import { SignInPage } from "./shell/sign_in";
+import { SignInAgain, SignInPage } from "./shell/sign_in";
 import { applyTheme } from "./shell/theme";
 import "./tokens.css";
 import "./base.css";
@@ -37,6 +37,7 @@ createRoot(document.getElementById("root")!).render(
       <SessionGate
         loading={null}
         fallback={(signIn, error) => <SignInPage key={error?.code} signIn={signIn} error={error} />}
+        again={(signIn, error) => <SignInAgain signIn={signIn} error={error} />}
       >
         <App />
       </SessionGate>

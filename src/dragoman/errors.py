@@ -4,6 +4,7 @@ DragomanError
 ├── ConfigError            dragoman.yaml or the environment is wrong
 ├── BadRequest        400  the caller's input is invalid; `field` names the field
 │   ├── InvalidInput  400  an operation's input does not match its schema
+│   ├── UnknownThread 400  a request continues a conversation that its provider does not keep
 │   └── UnknownPreviousResponse 400  the response that a request continues does not exist
 ├── Unauthorized      401
 │   └── KeyEnded      401  the key was revoked, or has expired, while it was in use
@@ -126,6 +127,10 @@ class BadRequest(DragomanError):
         if self.field is not None:
             body["field"] = self.field
         return body
+
+
+class UnknownThread(BadRequest):
+    """A request continues a conversation that its provider does not keep: the whole of it is needed."""
 
 
 class InvalidInput(BadRequest):

@@ -7,7 +7,7 @@ knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -343,7 +343,7 @@ class FinishStep(BaseEvent, frozen=True, tag="finish-step"):
 
     `duration` is in seconds; `key` is the name of the provider's key that was used. `provider_metadata` is
     for gateway clients of the same family: `{"anthropic": {"stopReason": ..., "stopSequence": ...,
-    "id": ...}}`.
+    "id": ...}}`. `service_tier` is the one that served the request, in OpenAI's words.
     """
 
     type: ClassVar[Literal["finish-step"]] = "finish-step"
@@ -354,6 +354,7 @@ class FinishStep(BaseEvent, frozen=True, tag="finish-step"):
     duration: float | None = None
     provider_metadata: ProviderMetadata | None = None
     key: str | None = None
+    service_tier: str | None = None
 
 
 class ErrorEvent(BaseEvent, frozen=True, tag="error"):
@@ -412,6 +413,13 @@ FixedEvent: TypeAlias = (
     | Finish
 )
 Event: TypeAlias = FixedEvent | Data
+
+TEXT_DELTAS = (TextDelta, ReasoningDelta)
+DeltaHandler: TypeAlias = Callable[[Sequence[Event]], bool]
+"""Takes a batch of one of `TEXT_DELTAS` at once, waiting for nothing; returns whether it took it.
+
+It is called from the read of a socket; what it does not take goes through the tasks that wait for it.
+"""
 
 _encoder = msgspec.json.Encoder()
 _fixed_decoder: msgspec.json.Decoder[FixedEvent] = msgspec.json.Decoder(FixedEvent)

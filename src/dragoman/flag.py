@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 
 class Flag:
@@ -11,9 +12,11 @@ class Flag:
     An event takes 0.8 KiB, most of it for an empty queue; a flag takes a tenth until somebody waits.
     """
 
-    __slots__ = ("_is_set", "_waiters")
+    __slots__ = ("_is_set", "_waiters", "on_set")
 
     def __init__(self) -> None:
+        self.on_set: Callable[[], None] | None = None
+        """Called each time it is set."""
         self._is_set = False
         self._waiters: list[asyncio.Future[None]] | None = None
 
@@ -27,6 +30,8 @@ class Flag:
     def set(self) -> None:
         """Set it, and let all who wait go on."""
         self._is_set = True
+        if self.on_set is not None:
+            self.on_set()
         for waiter in self._waiters or ():
             if not waiter.done():
                 waiter.set_result(None)

@@ -17,14 +17,16 @@ SMALL = 262_144
 """Bytes of a value that the event loop works on itself."""
 LARGE = 1_000_000
 """Bytes of JSON up to which one call is short enough."""
+FEW_FIELDS = 16_384
+"""Bytes of JSON that cannot have many fields."""
+VALUE = 100
+"""Bytes that a value costs as much time as."""
 MAX_WIDE_TEXT = 16_000_000
 """Bytes of memory of one text with characters that take two or four each: no model reads as much."""
 MAX_CONTAINERS = 500_000
 """Objects and lists in JSON of megabytes: each of them takes time when the text is cut into pieces."""
-_FEW_FIELDS = 16_384  # bytes of JSON that cannot have many fields
 _MANY = 2_000  # items of a list that one call encodes
 _MAX_SPLITS = 32  # levels of a structure that are cut: each is read once more
-_VALUE = 100  # bytes that a value costs as much time as
 _WINDOW = 131_072  # bytes that one call reads
 _WHOLE = 4_000_000  # bytes without long strings that one call decodes: cutting them takes many times as long
 _SHORT = 64  # bytes of a string that is left in its place
@@ -86,7 +88,7 @@ def split_fields(raw: bytes, decode: Callable[[bytes], Any]) -> dict[str, msgspe
 def weigh(raw: bytes) -> int:
     """Return the bytes of a JSON text, and more for its fields, since each of them takes time."""
     size = len(raw)
-    return size if size <= _FEW_FIELDS or size > SMALL else size + _VALUE * raw.count(b'":')
+    return size if size <= FEW_FIELDS or size > SMALL else size + VALUE * raw.count(b'":')
 
 
 def measure(value: Any) -> int:
@@ -99,15 +101,15 @@ def measure(value: Any) -> int:
         if kind is str or isinstance(item, str | bytes):
             size += len(item)
             continue
-        size += _VALUE
+        size += VALUE
         if kind in _SCALARS:  # before the check for a mapping, which is a search for any other class
             continue
         if isinstance(item, list | tuple):
-            size += _VALUE * len(item)
+            size += VALUE * len(item)
             if size <= SMALL:
                 pending += item
         elif kind is dict or isinstance(item, Mapping):
-            size += _VALUE * len(item)
+            size += VALUE * len(item)
             if size <= SMALL:
                 pending += [*item, *item.values()]
     return size

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from dragoman.errors import BadRequest
 from dragoman.json_decoding import decode_typed
-from dragoman.large_json import LARGE, SMALL, encode_large, measure
+from dragoman.large_json import LARGE, SMALL, VALUE, encode_large, measure
 
 Role = Literal["system", "user", "assistant"]
 BlockState = Literal["streaming", "done"]
@@ -247,17 +247,24 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def messages_size(messages: Iterable[Message]) -> int:
-    """Return about how many bytes messages take; of many, some number above `offload.SMALL`."""
+    """Return about how many bytes messages take; of many, some number above `offload.SMALL`.
+
+    Messages and parts without content count too: each of them takes time.
+    """
     size = 0
     for message in messages:
-        size += sum(map(part_size, message.parts))
+        size += VALUE * (1 + len(message.parts))
+        for part in message.parts:
+            if size > SMALL:
+                return size
+            size += part_size(part)
         if size > SMALL:
             break
     return size
 
 
 def part_size(part: Part) -> int:
-    """Return about how many bytes a part takes; of a large one, some number above `offload.SMALL`."""
+    """Return about how many bytes what is in a part takes; of much, some number above `offload.SMALL`."""
     match part:
         case TextPart():
             return len(part.text)

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from dragoman.large_json import VALUE
 from dragoman.messages import Message, ProviderMetadata, messages_size
 
 
@@ -52,5 +53,5 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_size(request: ModelRequest) -> int:
     """Return about how many bytes a request takes; of a large one, some number above `offload.SMALL`."""
-    size = len(request.instructions or "") + sum(len(tool.description) for tool in request.tools)
+    size = len(request.instructions or "") + sum(VALUE + len(tool.description) for tool in request.tools)
     return size + messages_size(request.messages)

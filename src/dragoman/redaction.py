@@ -82,7 +82,7 @@ class Redactor:
 def secret_forms(value: str) -> frozenset[str]:
     """Return how a secret may be spelled in a text: as it is, escaped, encoded, and its long lines.
 
-    JSON once and twice, Python and shell literals, URLs, HTML, and what `encoded_forms` returns.
+    JSON once and twice, Python and shell literals, URLs, HTML, in one case, and what `encoded_forms` returns.
     """
     escaped = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
     escaped |= {json.dumps(form)[1:-1] for form in escaped}
@@ -98,7 +98,10 @@ def secret_forms(value: str) -> frozenset[str]:
     pages = {html.escape(value), html.escape(value, quote=False)}
     pages |= {page.replace("&#x27;", other) for page in pages for other in ("&#39;", "&apos;")}
     lines = {line for each in value.splitlines() if len(line := each.strip()) >= MIN_FORM}
-    return frozenset({value, *escaped, *literals, *urls, *pages, *lines, *encoded_forms(value)})
+    cases = {
+        form for form in (value.lower(), value.upper()) if len(form) >= MIN_FORM
+    }  # as in the host of a URL
+    return frozenset({value, *escaped, *literals, *urls, *pages, *lines, *cases, *encoded_forms(value)})
 
 
 def encoded_forms(value: str) -> frozenset[str]:

@@ -176,9 +176,9 @@ def _input_events(call: ToolCallBuilder, length: int, *, is_retold: bool) -> Ite
     part, rest = call.current, call.input_text_from(length)
     if rest:
         yield e.ToolInputDelta(part.tool_call_id, rest)
-    is_over = part.state in FINAL_STATES and part.input is not UNSET
+    has_output = part.state in FINAL_STATES and part.input is not UNSET
     waits = part.state in ("input-available", "approval-requested", "approval-responded")
-    if waits or (is_over and not is_retold):
+    if waits or (has_output and (part.preliminary or not is_retold)):  # after a preliminary one it may ask
         yield e.ToolInputAvailable(
             part.tool_call_id,
             part.name,

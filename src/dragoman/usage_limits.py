@@ -20,6 +20,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     usd_per_month: float | None = None
     usd_total: float | None = None
 
+    @property
+    def counts_prompts(self) -> bool:
+        """Whether the size of a prompt counts: towards a rate of tokens, or towards money."""
+        counted = (self.tokens_per_minute, self.usd_per_day, self.usd_per_month, self.usd_total)
+        return any(limit is not None for limit in counted)
+
 
 NO_LIMITS = Limits()
 

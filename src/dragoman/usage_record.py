@@ -9,6 +9,9 @@ import msgspec
 
 from dragoman.events import Usage
 
+LOST_PREFIX = "lost"
+"""The prefix of the ids of records of lost calls. See `UsageRecord.is_lost`."""
+
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one model call. None means unknown. `cost` is in US dollars, durations are in seconds.
@@ -41,3 +44,10 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     price_model: str | None = None
     call_id: str | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is the estimate of a call that ended with its process. Unlike other estimates it goes
+        once that process has a record of the call.
+        """
+        return self.id.startswith(LOST_PREFIX)

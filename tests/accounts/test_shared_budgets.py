@@ -12,6 +12,7 @@ import pytest
 
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.price import Price, TokenRates
+from dragoman.accounts.request_size import AnswerBounds
 from dragoman.accounts.shared_budgets import SharedBudgets, SharedReservation
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.accounts.usage_ledger import UsageLedger
@@ -44,7 +45,7 @@ class Host:
         """Reserve in this process, as a model call does; BudgetExhausted."""
         own = BudgetReservation(budget, NANO)
         shared = self.shared.reservation(own)
-        own.reserve(lambda: tokens, 0)
+        own.reserve(lambda: tokens, AnswerBounds(0))
         return own, shared
 
     def settle(self, own: BudgetReservation, shared: SharedReservation, cost: int) -> None:

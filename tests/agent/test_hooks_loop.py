@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from dragoman.agent.hook_dispatch import HookDispatcher, HookedTurn
 from dragoman.agent.hooks.events import Ask, Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.hooks.invocation import message_text, with_text
+from dragoman.agent.hooks.invocation import TURN_HOOKS, message_text, with_text
 from dragoman.agent.hooks.runner import in_turn
 from dragoman.messages import FilePart, Message, TextPart
 from dragoman.model_request import ModelRequest
@@ -108,3 +109,19 @@ def test_hooks_are_put_together_in_order() -> None:
 
 def test_a_message_without_text_gets_one() -> None:
     assert with_text(Message("u", "user", (FILE,)), "hi").parts == (TextPart("hi"), FILE)
+
+
+async def test_no_event_is_made_for_hooks_that_nobody_has() -> None:
+    class Turn:
+        """A turn of which only the hooks are read."""
+
+        hooks = Hooks().on("pre_tool_use", lambda _: None, match="mail.*").loop
+
+    dispatcher = HookDispatcher(cast("HookedTurn", Turn()))
+    nothing = cast("Any", None)
+    assert await dispatcher.user_prompt_submit([SAID]) == [SAID]
+    assert await dispatcher.pre_model(REQUEST, 1) is REQUEST
+    await dispatcher.post_model(nothing)
+    await dispatcher.model_failed(ValueError(), 1, model="m")
+    await dispatcher.run_end("stop", nothing)
+    assert not Turn.hooks.has(*TURN_HOOKS)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dragoman.cli.access.question_prompt import spell_invisible
 from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.store.store import Store
@@ -20,6 +21,12 @@ from tests.cli.program import Hub, Terminal
 
 T = TypeVar("T")
 HIDDEN = "x\u202etxt.exe\x1b[2J"
+SPELLED = {
+    "жди Ω\u200bжди ❤\ufe0f": r"жди Ω\u200bжди ❤" + "\ufe0f",
+    "p\u0430ypal.com": r"p\u0430ypal.com",
+    "a\ufe0f\U000e0041\u3164\u2800b": r"a\ufe0f\u{e0041}\u3164\u2800b",
+    "naïve café 一": "naïve café 一",
+}
 numbers = itertools.count()
 
 
@@ -95,6 +102,11 @@ def test_one_is_shown_with_all_that_is_in_it_also_what_cannot_be_seen(
     shown = run("approvals", "show", id, "--json", *where).json
     assert (shown["id"], shown["input"], shown["mayAnswer"]) == (id, {"to": HIDDEN}, True)
     assert "\u202e" not in run("approvals", "list", *where).out
+
+
+@pytest.mark.parametrize(("text", "spelled"), SPELLED.items())
+def test_what_is_not_seen_or_looks_like_latin_is_spelled(text: str, spelled: str) -> None:
+    assert spell_invisible(text) == spelled
 
 
 @pytest.mark.parametrize(("word", "status"), [("approve", "approved"), ("deny", "denied")])

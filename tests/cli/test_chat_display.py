@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, get_args
@@ -15,7 +16,7 @@ from dragoman.cli.access.call_preview import item_lines
 from dragoman.cli.chat.live_renderer import LiveRenderer
 from dragoman.cli.chat.markdown import GrowingMarkdown
 from dragoman.cli.chat.renderer import MAX_SHOWN, RENDERERS, EventRenderer, describe_answer, format_duration
-from dragoman.cli.terminal import make_console, strip_controls
+from dragoman.cli.terminal import make_console, print_json, strip_controls
 
 UNDRAWN = {e.StartStep, e.TextStart, e.ReasoningStart, e.ToolApprovalResponse, e.FinishStep}
 CASES: dict[str, tuple[Sequence[e.Event], str, str]] = {
@@ -131,6 +132,17 @@ def test_a_run_in_one_line() -> None:
 
 def test_what_would_steer_the_terminal_is_left_out() -> None:
     assert strip_controls("a\x1b[2J\x07b\tc\nd\x9be\ud800é👍") == "a[2Jb\tc\nde" + "é👍"
+
+
+def test_json_that_commands_print_moves_no_cursor_and_says_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    value = {"task": "a\x1b[2J\x9b2J\u202eb\té👍\n"}
+    print_json(value)
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == value
+    assert strip_controls(printed) == printed
+    assert "é👍" in printed
 
 
 ANSWER = (

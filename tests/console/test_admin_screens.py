@@ -8,9 +8,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.clients import hub as hubs
 from tests.clients.hub import Hub
@@ -258,6 +260,24 @@ def test_a_skill_that_waits_is_shown_with_all_that_would_be_written(console: Con
     assert console.find_accessibility_problems() == []
 
 
+@pytest.mark.thorough
+def test_a_trigger_is_activated_as_it_is_shown_whatever_its_texts_are(console: Console, hub: Hub) -> None:
+    config = {"sessions": ["<b>" * 66] * 50, "channels": ["mail" * 50] * 50}
+    trigger = {"team": "press", "name": "w" * 60, "type": "message", "config": config}
+    made = hub.request("POST", "/api/triggers", {**trigger, "task": f"{'W' * 200} pay\u202elap"})[1]
+    console.page.set_viewport_size({"width": 360, "height": 800})
+    page = console.open(f"/teams?tab=triggers&trigger={made['id']}")
+    sheet = page.get_by_role("dialog")
+    expect(sheet.get_by_role("heading", name="wwww")).to_be_visible()
+    assert sheet.evaluate("(sheet) => sheet.scrollWidth <= sheet.clientWidth")
+    expect(sheet.get_by_text("pay\\u202elap")).to_be_visible()
+    activate = sheet.get_by_role("button", name="Activate as shown")
+    expect(activate).to_be_disabled()
+    sheet.get_by_role("button", name="Show all").click()
+    expect(activate).to_be_enabled()
+    assert hub.request("DELETE", f"/api/triggers/{made['id']}")[0] == 204
+
+
 def test_a_trigger_is_activated_and_paused_and_the_tree_moves_by_arrows(console: Console) -> None:
     page = console.open("/teams")
     page.get_by_role("treeitem", name="main").click()
@@ -271,6 +291,41 @@ def test_a_trigger_is_activated_and_paused_and_the_tree_moves_by_arrows(console:
     expect(dialog).to_contain_text("active")
     dialog.get_by_role("button", name="Pause").click()
     expect(dialog).to_contain_text("paused")
+
+
+@pytest.mark.thorough
+def test_the_more_pages_a_list_shows_the_less_often_it_is_read_anew(console: Console) -> None:
+    page, reads, streams = console.page, list[str](), list[Route]()
+    task: dict[str, Any] = {"team": "main", "state": "done", "task": "W" * 400, "owner": "ann"}
+    task |= {"source": "api", "createdAt": time.time()}
+    task |= dict.fromkeys(("startedAt", "endedAt", "error", "result"))
+
+    def answer(route: Route) -> None:
+        reads.append(route.request.url)
+        start = int(parse_qs(urlsplit(route.request.url).query).get("before", ["0"])[0])
+        rows = [{**task, "id": str(start + number)} for number in range(100)]
+        route.fulfill(json={"tasks": rows, "next": str(start + 100) if start < 500 else None})
+
+    def hold(route: Route) -> None:
+        streams.append(route)
+
+    page.route("**/api/tasks?*", answer)
+    page.route("**/api/events", hold)
+    page.clock.install()
+    console.open("/teams?tab=tasks")
+    grid = page.get_by_role("grid", name="Tasks")
+    for count in range(1, 7):
+        expect(grid).to_have_attribute("aria-rowcount", f"{count * 100 + 1}")
+        page.keyboard.press("G")
+    page.clock.pause_at(time.time() + 3_600)
+    counted = console.requests.count("GET /api/approvals")
+    streams[0].fulfill(body='data: {"id":null,"name":"reset","data":{}}\n\n')
+    while console.requests.count("GET /api/approvals") == counted:
+        page.clock.run_for(100)  # one request is read anew after 300 ms
+    page.clock.run_for(1_200)
+    assert len(reads) == 6
+    with page.expect_request("**/api/tasks?*"):
+        page.clock.run_for(600)
 
 
 @pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1360, "light")])

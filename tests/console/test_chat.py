@@ -23,6 +23,8 @@ QUESTION = {
     "name": "user_question",
     "arguments": {"text": "Which supplier first?", "options": ["Nordwind", "Halm"]},
 }
+HIDDEN = "\u202e\ufe0f\U000e0041p\u0430yp\u0430l❤\ufe0f" + 2_000 * "A"
+SPELT = r"\u202e\ufe0f\u{e0041}p\u0430yp\u0430l❤" + "\ufe0f" + 2_000 * "A"
 CONVERT = {
     "name": "hub_call",
     "arguments": {
@@ -138,14 +140,14 @@ def test_an_approval_shows_what_will_run_and_why_and_is_answered_by_keyboard(
     console: Console, upstream: Upstream
 ) -> None:
     page = console.open("/chat")
-    for key, outcome, sign, spelt in (("Approve", "done", "", ""), ("Deny…", "denied", "\u202e", r"\u202e")):
+    for key, outcome, sign, spelt in (("Approve", "done", "", ""), ("Deny…", "denied", HIDDEN, SPELT)):
         call = json.loads(json.dumps(CONVERT).replace("10:00:00Z", f"10:00:00Z{sign}"))
         mark = upstream.teach([{"calls": [call]}], [{"text": f"It went on: {outcome}."}])
         say(page, f"{mark} convert")
         ask = page.get_by_role("region", name="time.convert needs approval")
         expect(ask).to_contain_text('"to_timezone": "Europe/Berlin"')
-        expect(ask).to_contain_text(f'10:00:00Z{spelt}"')  # what turns the direction of a text is spelt
-        expect(ask).to_contain_text("rule ask: time.convert")
+        expect(ask).to_contain_text(f'10:00:00Z{spelt}"')  # what nobody sees or reads otherwise is spelt
+        expect(ask).to_contain_text("asked by ask: time.convert")
         expect(ask).to_contain_text("expires in")
         expect(page.get_by_role("link", name="Inbox")).to_contain_text("1")
         assert console.find_accessibility_problems() == []
@@ -162,6 +164,46 @@ def test_an_approval_shows_what_will_run_and_why_and_is_answered_by_keyboard(
         expect(answers(page).last.get_by_role("group").first).to_contain_text(outcome)
         expect(page.get_by_role("link", name="Inbox")).not_to_contain_text("1")
     assert "Not today." in str(stored(console.hub, page)[-1])
+
+
+@pytest.mark.promise("console-keyboard")
+def test_a_long_input_is_opened_before_it_can_be_approved(console: Console, upstream: Upstream) -> None:
+    page = console.open("/chat")
+    call = json.loads(json.dumps(CONVERT).replace("10:00:00Z", f"10:00:00Z{'0' * 30_000}9"))
+    say(page, upstream.teach([{"calls": [call]}], [{"text": "It went on."}]))
+    ask = page.get_by_role("region", name="time.convert needs approval")
+    approve = ask.get_by_role("button", name="Approve")
+    expect(ask).to_contain_text("Its input is not all shown")
+    expect(approve).to_be_disabled()
+    page.keyboard.press("Escape")
+    page.keyboard.press("a")
+    expect(ask.get_by_role("button", name="Show all")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(ask.locator("pre")).to_contain_text('09"')
+    expect(approve).to_be_enabled()
+    page.keyboard.press("Escape")
+    page.keyboard.press("a")
+    expect(approve).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(answers(page)).to_contain_text("It went on.")
+
+
+def test_a_message_that_is_not_accepted_is_there_to_be_sent_again(
+    console: Console, upstream: Upstream
+) -> None:
+    page = console.open("/chat")
+    message = page.get_by_label("Message", exact=True)
+    mark = upstream.teach([{"text": "Here it is."}])
+    console.expected_errors = {503}
+    busy = {"error": {"code": "unavailable", "message": "the hub is busy", "hint": "wait a little"}}
+    page.route("**/api/chat", lambda route: route.fulfill(status=503, json=busy), times=1)
+    say(page, f"{mark} please")
+    expect(page.get_by_role("alert")).to_contain_text("the hub is busy")
+    expect(message).to_have_value(f"{mark} please")
+    expect(page.get_by_role("article", name="You")).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(answers(page)).to_contain_text("Here it is.")
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_a_question_is_answered_with_an_option_or_in_words(console: Console, upstream: Upstream) -> None:
@@ -349,6 +391,36 @@ def test_a_pasted_text_of_megabytes_becomes_a_file(console: Console) -> None:
     )
     expect(page.get_by_role("link", name="pasted.txt")).to_contain_text("5.3 MB")
     expect(page.get_by_label("Message", exact=True)).to_have_value("")
+
+
+@pytest.mark.thorough
+def test_files_that_are_dropped_anywhere_are_attached_but_for_those_that_cannot_be_read(
+    console: Console,
+) -> None:
+    console.expected_errors = {404}
+    page = console.open("/chat/no-such-session")
+    expect(page.get_by_role("heading", name="There is no such session")).to_be_visible()
+    prevented = page.evaluate(
+        """() => {
+            const read = FileReader.prototype.readAsDataURL;
+            FileReader.prototype.readAsDataURL = function (file) {
+                const fail = () => this.onerror(new ProgressEvent("error"));
+                if (file.name === "folder") queueMicrotask(fail);
+                else read.call(this, file);
+            };
+            const data = new DataTransfer();
+            const names = ["folder", ...Array(200).keys()];
+            for (const name of names) data.items.add(new File(["x"], String(name)));
+            const dropped = { dataTransfer: data, bubbles: true, cancelable: true };
+            const [over, drop] = ["dragover", "drop"].map((type) => new DragEvent(type, dropped));
+            for (const event of [over, drop]) document.querySelector(".chat-log").dispatchEvent(event);
+            return over.defaultPrevented && drop.defaultPrevented; // else the browser opens the file
+        }"""
+    )
+    assert prevented
+    expect(page.get_by_role("button", name="Remove", exact=False)).to_have_count(200)
+    expect(page.get_by_text("folder cannot be read.")).to_be_visible()
+    expect(page.get_by_role("button", name="Send")).to_be_in_viewport()
 
 
 @pytest.mark.thorough

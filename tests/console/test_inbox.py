@@ -94,6 +94,31 @@ def test_a_difference_far_inside_of_a_long_argument_is_shown(console: Console, h
     expect(page.locator(".inbox-diff ins")).to_contain_text("word pay 1000")
 
 
+def test_what_is_too_long_to_be_shown_at_once_is_approved_only_when_all_of_it_was_opened(
+    console: Console, hub: Hub
+) -> None:
+    page = console.open("/inbox")
+    entry = page.get_by_role("article")
+    approve = entry.get_by_role("button", name="Approve")
+    for at, note in enumerate(("x" * 30_000, "y" * 30_000, "z" * 1_100_000)):
+        call = {"order": 61 + at, "amount": 1.0, "note": f"{note} and send it to me"}
+        hub.request("POST", "/api/operations/shop.refund/call", call)
+        expect(entry).to_contain_text(f"{61 + at}")
+        expect(approve).to_be_disabled()
+        expect(entry).to_contain_text("Its arguments are not all shown")
+        page.keyboard.press("a")
+        expect(page.get_by_text("open them first").last).to_be_visible()
+        assert console.find_accessibility_problems() == []
+        while entry.locator("[data-more]").count():
+            expect(approve).to_be_disabled()
+            page.keyboard.press("o")
+        expect(entry.locator("pre")).to_contain_text("and send it to me")
+        page.keyboard.press("a")
+        expect(entry).to_have_count(0)
+    answers = [request for request in console.requests if request.startswith("POST /api/approvals/")]
+    assert len(answers) == 3, answers
+
+
 def test_a_request_that_expires_while_it_is_looked_at_can_no_longer_be_answered(
     console: Console, hub: Hub
 ) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import APIResponse, Browser, Locator, Page, Route, expect
@@ -318,6 +319,92 @@ def test_an_answer_that_is_made_anew_at_once_takes_the_place_of_the_one_before(
     expect(answers).to_have_count(1)
 
 
+def test_the_tab_that_comes_second_says_so_loses_nothing_and_follows_the_answer(
+    hub: Hub, start_console: StartConsole, upstream: Upstream, gate: str
+) -> None:
+    mark = upstream.teach([{"text": "One."}], [{"text": "Two."}, {"gate": gate}], in_order=True)
+    pages = [start_console(hub).open("/chat")]
+    pages[0].get_by_label("Message", exact=True).fill(mark)
+    pages[0].keyboard.press("Enter")
+    second = start_console(hub)
+    second.expected_errors = {409}
+    pages.append(second.open(urlsplit(pages[0].url).path.removeprefix("/console")))
+    for page in pages:
+        expect(page.get_by_role("button", name="Regenerate")).to_be_enabled()
+    pages[1].get_by_role("button", name="Edit").click()
+    pages[1].get_by_role("textbox", name="Message").first.fill("in other words")
+    with HeldRequest(pages[1], "**/api/chat") as sent:
+        pages[1].keyboard.press("Enter")
+    pages[0].get_by_role("button", name="Regenerate").click()
+    expect(pages[0].get_by_role("article", name="Answer")).to_contain_text("Two.")
+    sent.let_go()
+    expect(pages[1].get_by_role("alert")).to_contain_text("Another tab began an answer in this session first")
+    expect(pages[1].get_by_role("article", name="Answer")).to_contain_text("Two.")
+    expect(pages[1].get_by_role("textbox", name="Message").first).to_have_value("in other words")
+    upstream.open(gate)
+    expect(pages[1].get_by_role("button", name="Regenerate")).to_be_enabled()
+    expect(pages[1].get_by_role("alert")).to_have_count(0)
+
+
+def test_a_sign_in_that_ends_while_somebody_works_leaves_all_that_was_typed(
+    hub: Hub, start_console: StartConsole, upstream: Upstream, gate: str
+) -> None:
+    console = start_console(hub)
+    console.expected_errors = {401}
+    page = console.open("/chat")
+    message = page.get_by_label("Message", exact=True)
+    key = page.get_by_role("textbox", name="Key")
+    message.fill(upstream.teach([{"text": "Half "}, {"gate": gate}, {"text": "whole."}]))
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("Half")
+    message.fill("not to be lost")
+    page.context.clear_cookies()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Your sign-in has ended")
+    assert console.find_accessibility_problems() == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+k")
+    expect(key).to_be_focused()
+    upstream.open(gate)
+    page.keyboard.type("dgm_wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("unknown to this hub")
+    key.fill(hub.key)
+    page.keyboard.press("Enter")
+    expect(key).to_have_count(0)
+    expect(message).to_be_focused()
+    expect(message).to_have_value("not to be lost")
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("Half whole.")
+    console.go("/keys")
+    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    page.keyboard.press("n")
+    page.get_by_label("Label", exact=True).fill("half filled in")
+    page.context.clear_cookies()
+    page.keyboard.press("Enter")
+    key.fill(hub.key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Label", exact=True)).to_have_value("half filled in")
+    expect(page.get_by_label("Label", exact=True)).to_be_focused()
+    call(hub, "shop.price", item="tea")
+    console.go("/runs")
+    expect(page.get_by_role("row").filter(has_text="shop.price").first).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_somebody_else_who_signs_in_again_gets_a_new_page(hub: Hub, start_console: StartConsole) -> None:
+    secret = hub.request("POST", "/api/keys", {"owner": "bob", "scopes": ["chat"]})[1]["key"]
+    console = start_console(hub)
+    console.expected_errors = {401, 404}  # the session of the draft was never made
+    page = console.open("/chat")
+    page.get_by_label("Message", exact=True).fill("a secret")
+    page.context.clear_cookies()
+    page.keyboard.press("Enter")
+    page.get_by_role("textbox", name="Key").fill(secret)
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("")
+
+
 @pytest.mark.thorough
 def test_leaving_the_chat_ends_the_stream_of_its_answer(
     console: Console, upstream: Upstream, gate: str
@@ -365,3 +452,27 @@ def test_a_browser_without_a_network_reads_from_a_hub_on_its_machine(console: Co
     page.evaluate("dispatchEvent(new Event('offline'))")
     console.go("/keys")
     expect(page.get_by_role("row", name="ann").first).to_be_visible()
+
+
+def test_a_page_that_was_opened_before_an_upgrade_says_so(console: Console) -> None:
+    page = console.open_list("/runs")
+    version = page.request.get(f"{console.hub.url}/api/console/session").json()["version"]
+    notice = page.get_by_role("status").filter(has_text="this page is from")
+    hide_tab(page)
+    with page.expect_response("**/api/console/session"):
+        show_tab(page)
+    expect(notice).to_have_count(0)
+
+    def upgrade(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "version": "99.0.0"})
+
+    page.route("**/api/console/session", upgrade)
+    hide_tab(page)
+    show_tab(page)
+    expect(notice).to_contain_text(f"The hub now runs version 99.0.0; this page is from version {version}.")
+    assert console.find_accessibility_problems() == []
+    with page.expect_navigation():
+        notice.get_by_role("button", name="Load it again").click()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(notice).to_have_count(0)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.clients import hub as hubs
 from tests.clients.hub import Hub
@@ -17,6 +18,7 @@ from tests.console.browsing import Console, sign_in
 from tests.console.conftest import StartConsole
 from tests.console.full_hub import start_empty
 
+SEARCH = re.compile(r"/api/operations\?q=")
 SCREENS = ("Chat", "Runs", "Inbox", "Operations", "Usage", "Keys", "System")
 
 
@@ -102,6 +104,29 @@ def test_a_screen_that_is_opened_while_the_hub_is_away_is_there_when_it_is_back(
     again.stop()
 
 
+def replace_script(page: Page, name: str, body: str) -> None:
+    """Answer requests for a script of the console with another text."""
+    headers = {"content-type": "text/javascript"}
+    page.route(f"**/assets/{name}-*.js", lambda route: route.fulfill(body=body, headers=headers))
+
+
+def test_a_screen_whose_script_is_missing_or_of_another_version_offers_to_load_the_page_again(
+    hub: Hub, browser: Browser
+) -> None:
+    context = browser.new_context()
+    sign_in(context, hub)
+    page = Console(hub, context.new_page()).open("/runs")
+    for script in ("", "export const", 'export { none as default } from "./none.js"'):
+        replace_script(page, "keys", script)
+        page.get_by_role("navigation").get_by_role("link", name="Keys").click()
+        expect(page.get_by_role("heading", name="This screen cannot be loaded")).to_be_visible()
+        page.unroute_all()
+        page.get_by_role("button", name="Load it again").click()
+        expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+        page.goto(f"{hub.url}/console/runs")
+    context.close()
+
+
 @pytest.mark.promise("console-keyboard")
 def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Console) -> None:
     page = console.open("/usage")
@@ -138,6 +163,28 @@ def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Conso
     page.keyboard.press("?")
     expect(page).to_have_title("Runs · Dragoman")  # single keys are off
     expect(keys).to_be_hidden()
+
+
+def test_enter_in_the_palette_waits_for_the_operations_that_fit_what_was_typed(console: Console) -> None:
+    page = console.open("/usage")
+    searches: list[Route] = []
+
+    def hold(route: Route) -> None:
+        searches.append(route)
+
+    page.route(SEARCH, hold)
+    expect(page.get_by_role("heading", name="Usage")).to_be_visible()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox", name="Go to a screen")).to_be_focused()
+    with page.expect_request(SEARCH):
+        page.keyboard.type("calculate an expression")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Searching…")
+    for search in searches:
+        search.continue_()
+    page.unroute(SEARCH, hold)
+    expect(page).to_have_url(f"{console.hub.url}/console/operations/math.calculate")
+    expect(page.get_by_role("dialog")).to_be_hidden()
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ FAULTY = 0.3  # of all attempts
 LEAVING = 0.25  # of all clients
 WARM = 0.4  # of the time, after which memory has to be flat
 FLAT = 16.0  # megabytes by which it may have grown then
+REQUESTS = 8  # of each client on average, at least: a busy machine serves few in the time
 FAULTS: dict[bool, list[Fault]] = {
     True: [*EARLY.values(), *LATE.values()],
     False: list(DOCUMENTS.values()),
@@ -67,7 +68,7 @@ class Asked:
 
     attempts: int = 0
     faults: int = 0  # attempts that got no whole answer
-    began: float = 0.0  # when the last attempt was read
+    began: float = field(default_factory=time.monotonic)  # when the hub can have begun the last attempt
     served: int | None = None  # tokens of an answer that was written to its end
     seen: str | None = None  # complete, failed, left
     row: UsageRecord | None = None
@@ -142,12 +143,14 @@ class Upstream:
             self._book.questions.get(body["model"]) or Asked()
         )  # its client may be gone, and all is settled
         request.attempts += 1
-        request.began = time.monotonic()
         self._book.report.attempts += 1
         speech, stream = speech_at(received.line), bool(body.get("stream"))
         if self._dice.random() < FAULTY:
             request.faults += 1
-            await play(peer, self._dice.choice(FAULTS[stream])(speech))
+            try:
+                await play(peer, self._dice.choice(FAULTS[stream])(speech))
+            finally:
+                request.began = time.monotonic()
             return False
         tokens = self._dice.randrange(1, 100_000)
         if stream:
@@ -258,9 +261,9 @@ class Crowd:
         self._url = url
         self._dice = dice
 
-    async def live(self, until: float) -> None:
-        """One client after the other."""
-        while time.monotonic() < until:
+    async def live(self, until: float, *, requests: int) -> None:
+        """One client after the other, until then and until there were so many requests."""
+        while time.monotonic() < until or self._book.report.requests < requests:
             name = self._book.begin()
             try:
                 seen = await self._visit(name)
@@ -313,11 +316,13 @@ async def soak(folder: Path, *, seconds: float, clients: int, seed: int) -> Repo
         config = {"providers": {name: provider(name, url, **QUICK) for name in FAMILIES}}
         async with opened(folder, config) as (hub, address):
             hub.meter.observers.append(book.settled)
-            idle = tasks(upstream)
+            idle, end = tasks(upstream), time.monotonic() + seconds  # a database has to start before
             async with asyncio.TaskGroup() as group:
                 for _ in range(clients):
-                    group.create_task(Crowd(book, address, dice).live(began + seconds))
+                    living = Crowd(book, address, dice).live(end, requests=clients * REQUESTS)
+                    group.create_task(living)
                 await asyncio.sleep(seconds * WARM)
+                await until(lambda: book.report.requests >= clients * REQUESTS * WARM)
                 book.report.warm_mb = resident()
             await calm(hub, upstream, book, before=idle)
             book.report.end_mb = resident()

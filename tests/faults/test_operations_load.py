@@ -11,6 +11,7 @@ from benchmarks.calls.paced import run
 from tests.faults.operations_hub import spoke
 from tests.faults.process import Process, started, write_config
 from tests.faults.test_operations_crash import get, has
+from tests.waiting import LIMIT
 
 TOOLS = Path(__file__).parents[2] / "benchmarks" / "calls" / "tools.py"
 RATE, SPOKE_RATE, SECONDS = 500, 200, 1.5
@@ -25,7 +26,8 @@ def anyio_backend() -> str:
 async def load(hub: Process, request: str, *, wanted: str, rate: int) -> None:
     """So many calls a second, all answered as they should be, in memory that does not grow."""
     place = {"port": hub.http.base_url.port, "pid": hub.process.pid, "connections": 16}
-    found = await run({**place, "request": request, "wanted": wanted, "rate": rate, "seconds": SECONDS})
+    pace = {"rate": rate, "seconds": SECONDS, "late": LIMIT}
+    found = await run({**place, **pace, "request": request, "wanted": wanted})
     count = int(rate * SECONDS)
     assert (found["sent"], found["answered"], found["wrong"]) == (count, count, 0)
     assert found["memory"][-1][1] - found["memory"][3][1] < GROWN, found["memory"]

@@ -88,9 +88,9 @@ async def test_a_page_that_comes_back_gets_one_whole_answer_and_the_lost_attempt
         assert (run.status, run.finish_reason, run.crashes) == ("finished", "stop", 1)
         await hub.hub.meter.ledger.flush()
         lost, made = await hub.hub.store.usage.list(filters={"run_id": run.id})
-        assert (lost.tokens.estimated, lost.status, lost.step) == (True, "aborted", 1)
+        assert (lost.is_lost, lost.tokens.estimated, lost.status, lost.step) == (True, True, "aborted", 1)
         assert lost.tokens.input_tokens
-        assert (made.status, made.step) == ("finished", 1)
+        assert (made.is_lost, made.status, made.step) == (False, "finished", 1)
         assert answer["metadata"]["usage"]["estimated"] is True
 
 

@@ -126,7 +126,9 @@ async def settled(hub: Served) -> list[dict[str, Any]]:
         while (run := hub.active_run()) is not None:
             await run.done.wait()
         parts: list[dict[str, Any]] = (await hub.messages())[1]["parts"]
-        waits = any(part.get("state", "").startswith("approval-") for part in parts)
+        waits = any(
+            part.get("state", "").startswith("approval-") or part.get("preliminary") for part in parts
+        )
         return None if waits else parts
 
     return await poll(look)

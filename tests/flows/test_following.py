@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.runs import registry
 from tests.serving import Frames, Served, ask, frames_in, serving, text_of, types
 from tests.stopwatch import Stopwatch
@@ -249,6 +250,25 @@ async def test_shutting_down_stops_the_runs_and_closes_their_messages(tmp_path: 
             assert types(frames_in(": " + await rest(pieces)))[-2:] == ["abort", "finish"]
         response = await hub.http.post("/api/chat", json=ask("late"))
         assert response.status_code == 503
+
+
+async def test_a_reader_that_is_disconnected_before_its_first_frame_gets_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the host of a run stops at that moment: a stream with an end would be a whole answer."""
+    start_response = Exchange.start_response
+    async with serving(tmp_path, [LONG]) as hub:
+
+        async def start(exchange: Exchange, status: int, headers: Mapping[str, str]) -> None:
+            await start_response(exchange, status, headers)
+            if exchange.method == "GET" and (run := hub.active_run()) is not None:
+                run.tail.disconnect()
+
+        monkeypatch.setattr(Exchange, "start_response", start)
+        async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
+            await until(pieces, "word3")
+            with pytest.raises(httpx2.TransportError):
+                await hub.http.get("/api/chat/s/stream")
 
 
 async def test_a_resume_of_nothing_is_204(tmp_path: Path) -> None:

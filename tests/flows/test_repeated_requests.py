@@ -216,7 +216,8 @@ async def test_an_output_of_a_client_side_tool_sent_again_makes_no_request(tmp_p
         first = await asyncio.gather(*(hub.post(blue) for _ in range(3)))
         again = await hub.post(blue)
         assert [text_of(frames) for frames in (*first, again)] == ["Blue it is."] * 4
-        assert types(again) == ["start", *types(first[0])[2:]]
+        # Who begins or follows the run may hear of the output; the answer that is replayed begins behind it.
+        assert types(again) == [kind for kind in types(first[0]) if kind != "tool-output-available"]
         assert (await hub.http.post("/api/chat", json=red)).status_code == 409
         messages = await hub.messages()
         complete = {"id": "s", "messages": messages, "messageId": messages[-1]["id"], "tools": tools}

@@ -245,6 +245,140 @@ async def test_searches_of_the_provider_are_reserved_before_they_are_made(
         assert await standing(at) == (0, 0)
 
 
+DOCUMENT = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
+IMAGE = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
+PART: Mapping[str, Any] = {"type": "input_file", "file_id": "file_1"}
+NAMED_FILES: Sequence[tuple[str, Any, int]] = [  # the protocol, the content, tokens beside those of the text
+    ("anthropic", "hi", 0),
+    ("anthropic", [DOCUMENT], 5_000),
+    ("anthropic", [DOCUMENT, IMAGE, DOCUMENT, IMAGE], 5_000 + 2 * 1_600),
+    ("anthropic", [{"type": "tool_result", "tool_use_id": "t", "content": [DOCUMENT]}], 5_000),
+    ("anthropic", [{"type": "text", "text": '{"type": "input_file", "file_id": "file_1"}'}], 0),
+    ("anthropic", [{"type": "document", "source": {"type": "text", "data": "hi"}}], 0),
+    ("openai", [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}], 1_600),
+    ("openai", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}], 0),
+    ("openai", [{"type": "file", "file": {"file_id": "file_1"}}], 5_000),
+    ("openai", [{"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk="}}], 0),
+    ("responses", [{"role": "user", "content": [PART]}], 5_000),
+    (
+        "responses",
+        [{"content": [{"type": "input_image", "image_url": "https://a/b"}], "role": "user"}],
+        1_600,
+    ),
+    ("responses", [{"type": "function_call_output", "call_id": "c", "output": [PART]}], 5_000),
+]
+
+
+@pytest.mark.parametrize(("family", "content", "tokens"), NAMED_FILES)
+async def test_files_that_a_request_only_names_are_reserved(
+    tmp_path: Path, family: str, content: Any, tokens: int
+) -> None:
+    """A thousand dollars for a million tokens; what the body itself has is far less than a file."""
+    reserved: list[int] = []
+
+    async def answer(peer: Peer, _: Received) -> None:
+        reserved.append((await standing_now(at))[1])
+        await peer.send(refusal(400))
+
+    prices = {"up/m": {"input": 1000.0, "output": 0.0}}
+    config = {"named_documents": 5_000}
+    up = Site(answer, type=family)
+    async with desk(tmp_path, keys=True, up=up, prices=prices, limits=config) as at:
+        key = await at.key(limits=Limits(usd_total=100.0))
+        turn = [{"role": "user", "content": content}]
+        if family == "responses":
+            body = {"model": "up/m", "input": content, "store": False}
+            await at.http.post("/v1/responses", json=body, headers=key)
+        else:
+            await (at.chat if family == "openai" else at.message)("up/m", key, messages=turn)
+        [nanos] = reserved
+        assert tokens <= nanos / 1_000_000 < tokens + 400
+        assert await standing(at) == (0, 0)
+
+
+ADVISOR = {"type": "advisor_20260301", "name": "advisor", "model": "large"}
+ADVICE: Sequence[tuple[Sequence[Mapping[str, Any]], int, int]] = [  # tools, the answer, thousands of tokens
+    ([{**ADVISOR, "max_uses": 2, "max_tokens": 1_000}], 200, 2),
+    ([{**ADVISOR, "max_uses": 3, "max_tokens": 1_000}], 429, 0),
+    ([{**ADVISOR, "max_uses": 1, "max_tokens": 1_000}] * 2, 200, 2),
+    ([ADVISOR], 429, 0),
+    ([{**ADVISOR, "max_uses": 1, "max_tokens": 10, "model": "unknown"}], 400, 0),
+    ([{**ADVISOR, "max_uses": 0}], 200, 0),
+    ([{"type": "advisor_20260301", "model": f"m{n}", "max_uses": 1} for n in range(9)], 400, 0),
+]
+
+
+@pytest.mark.parametrize(("tools", "status", "thousands"), ADVICE)
+async def test_advice_of_another_model_is_reserved_at_its_price_before_it_is_asked_for(
+    tmp_path: Path, tools: Sequence[Mapping[str, Any]], status: int, thousands: int
+) -> None:
+    """Ten dollars for a million tokens: a budget of two cents has room for two thousand."""
+    balances: list[tuple[int, int]] = []
+
+    async def answer(peer: Peer, _: Received) -> None:
+        balances.append(await standing_now(at))
+        await peer.send(message("hi"))
+
+    prices = {"up/m": {"input": 0, "output": 0}, "up/large": {"input": 0, "output": 10.0}}
+    async with desk(tmp_path, keys=True, up=Site(answer, type="anthropic"), prices=prices) as at:
+        key = await at.key(limits=Limits(usd_total=0.02))
+        response = await at.message("up/m", key, tools=tools)
+        assert response.status_code == status, response.text
+        assert balances == ([(0, thousands * 10_000_000)] if status == 200 else [])
+        assert await standing(at) == (0, 0)
+
+
+async def test_a_key_for_one_model_gets_no_advice_of_another(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(message("hi"), type="anthropic")) as at:
+        key = await at.key(models=["up/m"])
+        assert (await at.message("up/m", key, tools=[{**ADVISOR, "model": "m"}])).status_code == 200
+        assert (await at.message("up/m", key, tools=[ADVISOR])).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("alias", "models", "status"),
+    [
+        ("expert", ["up/large"], 200),
+        ("expert", ["expert-2"], 200),
+        ("expert", ["up/m", "up/large"], 403),  # it answers only if the first fails
+        ("other", ["up/large"], 403),
+    ],
+)
+async def test_a_key_for_an_alias_gets_advice_of_its_model(
+    tmp_path: Path, alias: str, models: Sequence[str], status: int
+) -> None:
+    aliases = {alias: models, "expert-2": ["up/large"]}
+    async with desk(tmp_path, keys=True, up=Site(message("hi"), type="anthropic"), aliases=aliases) as at:
+        key = await at.key(models=["up/m", "expert"])
+        assert (await at.message("up/m", key, tools=[ADVISOR])).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"), [(Limits(usd_total=1.0), 400), (Limits(tokens_per_minute=10_000), 400), (None, 200)]
+)
+async def test_a_thread_is_not_continued_where_the_prompt_counts(
+    tmp_path: Path, limits: Limits | None, status: int
+) -> None:
+    prices = {"up/m": {"input": 1.0, "output": 1.0}}
+    async with desk(tmp_path, keys=True, up=Site(message("hi"), type="anthropic"), prices=prices) as at:
+        key = await at.key(limits=limits)
+        thread = {"type": "continue", "previous_message_id": "msg_1"}
+        response = await at.message("up/m", key, thread=thread)
+        assert response.status_code == status, response.text
+        if status == 400:
+            assert response.json()["error"]["details"] == {"error_code": "thread_not_found"}
+        assert (await at.message("up/m", key, thread={"type": "create"})).status_code == 200
+
+
+async def test_a_field_named_thread_of_another_protocol_is_passed_on(tmp_path: Path) -> None:
+    prices = {"up/m": {"input": 1.0, "output": 1.0}}
+    async with desk(tmp_path, keys=True, up=Site(completion("hi")), prices=prices) as at:
+        key = await at.key(limits=Limits(usd_total=1.0))
+        body = {"model": "up/m", "messages": [{"role": "user", "content": "hi"}], "thread": {"type": "mine"}}
+        response = await at.http.post("/v1/chat/completions", json=body, headers=key)
+        assert response.status_code == 200, response.text
+
+
 async def standing_now(at: Desk) -> tuple[int, int]:
     """What the only key has spent and reserved, while a request is under way."""
     [key] = await at.hub.store.keys.list()

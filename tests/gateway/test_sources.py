@@ -49,6 +49,73 @@ def test_web_pages_are_citations_for_every_client(
         assert (annotation.type, annotation.url) == ("url_citation", PAGE)
 
 
+PLACED = "Before. It is noon."  # "It is noon" is cited
+SPAN = {"start_index": 8, "end_index": 18}
+PLACED_ANSWERS: dict[str, tuple[str, bytes]] = {
+    "chat.completions": (
+        "oai/m",
+        sse(
+            chunk({"content": PLACED}),
+            chunk({"annotations": [{"type": "url_citation", "url_citation": {"url": PAGE, **SPAN}}]}),
+            STOP,
+        ),
+    ),
+    "responses": ("res/m", responses_sse(*opening(), ending(text_item(PLACED, {"url": PAGE, **SPAN})))),
+    "responses, in the second message": (
+        "res/m",
+        responses_sse(
+            *opening(),
+            ending(
+                text_item("Before. "),
+                text_item("It is noon.", {"url": PAGE, "start_index": 0, "end_index": 10}),
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["document", "stream"])
+@pytest.mark.parametrize("kind", PLACED_ANSWERS)
+def test_a_citation_stands_where_its_provider_places_it(
+    stage: Stage, chat: Pair, kind: str, *, stream: bool
+) -> None:
+    model, body = PLACED_ANSWERS[kind]
+    stage.upstream.play(Answer(body=body))
+    completions = chat.hub.chat.completions
+    if stream:
+        with completions.stream(model=model, messages=HI) as folding:
+            spoken = folding.get_final_completion().choices[0].message.to_dict()
+    else:
+        spoken = completions.create(model=model, messages=HI).choices[0].message.to_dict()
+    (annotation,) = spoken["annotations"]
+    place = annotation["url_citation"]
+    assert spoken["content"][place["start_index"] : place["end_index"]] == "It is noon"
+    found = chat.hub.responses.create(model=model, input="hi", stream=stream, store=False)
+    part = (list(found)[-1].response if stream else found).output[-1].content[0]
+    (cited,) = part.annotations
+    assert part.text[cited.start_index : cited.end_index] == "It is noon"
+
+
+IMPOSSIBLE_PLACES: list[dict[str, Any]] = [
+    {"start_index": 5, "end_index": 5},
+    {"start_index": -1, "end_index": 2},
+    {"start_index": 0, "end_index": 900},
+    {"start_index": "0", "end_index": 1.5},
+    {"start_index": True, "end_index": 2**70},
+]
+
+
+@pytest.mark.parametrize("place", IMPOSSIBLE_PLACES)
+def test_a_citation_without_a_possible_place_stands_at_the_end(
+    stage: Stage, chat: Pair, place: dict[str, Any]
+) -> None:
+    cited = {"type": "url_citation", "url_citation": {"url": PAGE, **place}}
+    stage.upstream.play(Answer(body=sse(TEXT, chunk({"annotations": [cited]}), STOP)))
+    reply = chat.hub.responses.create(model="oai/m", input="hi", store=False)
+    (annotation,) = reply.output[-1].content[0].annotations
+    assert (annotation.start_index, annotation.end_index) == (6, 6)
+
+
 def test_a_web_page_without_a_title_is_cited_by_its_address(stage: Stage, messages: Pair) -> None:
     """The AI SDK refuses an answer with a title of null."""
     stage.upstream.play(Answer(body=sse({**TEXT, "citations": [PAGE]}, STOP)))
@@ -153,6 +220,7 @@ KINDS: dict[str, tuple[str, bytes]] = {  # what an answer has beside its text: o
     "encrypted": ("res/m", responses(reasoning("", encrypted=MARK))),
     "image": ("res/m", responses({"type": "image_generation_call", "id": "i", "result": MARK})),
     "shell": ("res/m", responses({"type": "shell_call", "id": "s", "call_id": "c", "action": {"a": MARK}})),
+    "file": ("res/m", responses(text_item("Hi", {"type": "file_citation", "file_id": MARK, "index": 1}))),
     "annotation": ("res/m", responses(text_item("Hi", {"url": f"https://{MARK}.example", "title": MARK}))),
 }
 

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from tests.gateway.upstream import LINES, Answer, Stage
+from tests.gateway.upstream import document as json_answer
 from tests.wire.anthropic_streams import STREAMS as ANTHROPIC
 from tests.wire.ollama_streams import STREAMS as OLLAMA
 from tests.wire.openai_streams import chunk, sse
@@ -45,6 +46,13 @@ def tool(**fields: Any) -> Mapping[str, Any]:
     return {"tools": [{"name": "t", "description": "d", "input_schema": SCHEMA, **fields}]}
 
 
+def failed_call() -> Mapping[str, Any]:
+    call = {"type": "tool_use", "id": "a", "name": "t", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": "a text"}
+    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    return {"messages": [*HI, *turns], **tool()}
+
+
 SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": MARK}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"title": MARK}]}
 SAID = {"type": "text", "text": "It rains."}
@@ -67,6 +75,7 @@ MESSAGES: Sequence[Case] = [
     ("messages[].flavour", {"messages": [{**HI[0], "flavour": MARK}]}),
     (f"{CONTENT}.type.compaction", assistant({"type": "compaction", "content": MARK})),
     (f"{CONTENT}.type.server_tool_use", assistant(SEARCH, FOUND, SAID)),
+    (f"{CONTENT}.is_error", failed_call()),
     ("metadata.team", {"metadata": {"user_id": "u", "team": MARK}}),
     ("container", {"container": MARK}),
     ("thinking", {"thinking": {"type": "between_tools"}}),
@@ -246,3 +255,24 @@ def test_calls_with_the_same_id_reach_a_strict_provider_under_ids_of_their_own(
     assert ask(stage, "/v1/chat/completions", f"{provider}/claude-opus-4-5", fields).status_code == 200
     ids = re.findall(rb'"(?:id|tool_use_id|call_id)":\s*"([^"]+)"', stage.upstream.requests[-1].body)
     assert ids == [b"a", b"a-2", b"a", b"a-2"]
+
+
+def test_cache_marks_of_anthropic_clients_reach_the_responses_api_until_it_refuses_them(stage: Stage) -> None:
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    fields = {
+        "system": [{"type": "text", "text": "Be brief.", **mark}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", **mark}]}],
+    }
+    assert ask(stage, "/v1/messages", "res/m", fields).status_code == 200
+    breakpoint = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    assert [item["content"] for item in stage.upstream.body["input"]] == [
+        [{"type": "input_text", "text": "Be brief.", **breakpoint}],
+        [{"type": "input_text", "text": "hi", **breakpoint}],
+    ]
+    refusal = {"message": "Unknown parameter: 'input[0].content[0].prompt_cache_breakpoint'.", "param": None}
+    stage.upstream.play(json_answer({"error": refusal}, status=400), ANSWERS["res"])
+    headers = {"authorization": f"Bearer {stage.key}"}
+    body = {"model": "res/old", "max_tokens": 10, **fields}
+    answer = httpx2.post(f"{stage.url}/v1/messages", json=body, headers=headers, trust_env=False, timeout=60)
+    assert answer.status_code == 200
+    assert [item["content"] for item in stage.upstream.body["input"]] == ["Be brief.", "hi"]

@@ -12,6 +12,7 @@ import pytest
 from dragoman.store.postgres import membership
 from dragoman.store.postgres.membership import Membership
 from tests.effort import PROFILE
+from tests.hosts.postgres_proxy import PostgresProxy, proxied
 from tests.postgres_server import shared_server
 from tests.serving import Served, serving
 
@@ -100,6 +101,13 @@ def schema_url() -> Iterator[str]:
     """The URL of a schema for hosts."""
     with shared_server().schema() as schema:
         yield shared_server().url(schema)
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, schema_url: str) -> Iterator[PostgresProxy]:
+    """A proxy to the database of the hosts: give its URL to those whose connections break."""
+    with proxied(tmp_path / "p", schema_url) as made:
+        yield made
 
 
 @pytest.fixture

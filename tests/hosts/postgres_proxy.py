@@ -69,6 +69,8 @@ class Link:
                 if fault == "unsent":
                     break
                 self._is_muted = fault == "unanswered" or self._is_lost_claim(data)
+                if self._proxy.on_send(self.use, data):
+                    self._proxy.flows.clear()
                 self._proxy.flows.wait()
                 self.flows.wait()
                 self._server.sendall(data)
@@ -107,6 +109,8 @@ class PostgresProxy:
         self.flows = threading.Event()
         self.flows.set()
         self.on_commit: Callable[[int], CommitFault | None] = lambda _: None
+        self.on_send: Callable[[ConnectionUse, bytes], bool] = lambda _use, _data: False
+        """Asked about all that a host sends: whether from there on nothing arrives."""
         self.commits = 0
         self.loses_claims = False
         """Whether the answer to the next claim of a queued turn is lost, with its connection."""
@@ -155,12 +159,13 @@ class PostgresProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                if self.refusal is not None:
-                    client.recv(65_536)
-                    client.sendall(self.refusal)
-                    client.close()
+                refusal = self.refusal  # read once: the test's thread changes it
+                if refusal is None:
+                    self._links.append(Link(self, client))
                     continue
-                self._links.append(Link(self, client))
+                with client, suppress(OSError):  # one that has gone already
+                    client.recv(65_536)
+                    client.sendall(refusal)
 
 
 @contextmanager

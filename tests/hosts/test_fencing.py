@@ -58,7 +58,7 @@ async def test_a_fenced_host_stops_its_runs_unwritten_and_refuses_everything(hos
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "host_fenced")
         assert refused.headers["retry-after"] == "1"
     with pytest.raises(HostFenced):
-        await first.hub.store.sessions.delete("s")
+        await first.hub.store.session_deletion.delete("s")
     await until(lambda: hosts.execute("SELECT status FROM runs") == [("finished",)])
     assert hosts.execute("SELECT host, epoch FROM runs") == [(host_id(second), 2)]
     _, answer = await second.messages()
@@ -140,7 +140,7 @@ async def test_a_fence_waits_for_a_transaction_that_ends(schema_url: str, tmp_pa
         await write
         assert await fence
         with pytest.raises(HostFenced):
-            await writing.sessions.delete("s")
+            await writing.session_deletion.delete("s")
 
 
 @pytest.mark.parametrize("ending", [None, RunEnding(status="finished", finished_at=2.0)])

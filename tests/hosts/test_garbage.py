@@ -111,7 +111,7 @@ async def test_a_call_whose_frames_cannot_be_read_may_have_begun(
     answers = [answer for frames in FRAMES.values() for answer in (TICKET, frames)]
     async with answering_host(tmp_path, answers) as (client, store):
         operation = Operation.from_schema(not_bound, {}, namespace="s", name="order", effect=effect)
-        runner = SharedCallRunner(client, "b", operation=operation, budgets=budgets_of(store))
+        runner = SharedCallRunner(client, lambda: ["b"], operation=operation, budgets=budgets_of(store))
         for kind in FRAMES:
             with pytest.raises(error, match="went away"):
                 await runner.run({}, Context())
@@ -121,7 +121,7 @@ async def test_a_call_whose_frames_cannot_be_read_may_have_begun(
 async def test_a_call_that_is_not_accepted_has_not_begun(tmp_path: Path) -> None:
     async with answering_host(tmp_path, list(STRANGE.values())) as (client, store):
         operation = Operation.from_schema(not_bound, {}, namespace="s", name="order", effect="once")
-        runner = SharedCallRunner(client, "b", operation=operation, budgets=budgets_of(store))
+        runner = SharedCallRunner(client, lambda: ["b"], operation=operation, budgets=budgets_of(store))
         for _ in STRANGE:
             with pytest.raises(HostUnreachable):
                 await runner.run({}, Context())

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
-from dragoman.runs import remote
+from dragoman.runs.remote import RemoteRun
+from dragoman.store.runs import RunRecord
 from tests.clients.driver import HERE, require, violations_in
 from tests.faults.process import started, write_config
 from tests.hosts.conftest import HostCluster, host_id
@@ -146,20 +148,37 @@ async def test_a_viewer_loses_nothing_when_the_connection_between_hosts_is_cut(
     assert types(frames).count("start-step") == 1
 
 
-async def test_a_viewer_at_a_host_that_stops_is_told_that_the_answer_goes_on(
-    hosts: HostCluster, gate: Gate
+async def test_viewers_at_a_host_that_stops_are_disconnected_to_follow_the_run_at_another_one(
+    hosts: HostCluster, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As those of its own runs are. One of them asks while it stops."""
     first, second = await hosts.open(2, steps=STEPS)
     async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
         await origin.until("three ")
+        assert second.hub.runs.remote is not None
+        attach, late = second.hub.runs.remote._attach, asyncio.Event()
+
+        async def attach_late(row: RunRecord) -> RemoteRun:
+            run = await attach(row)
+            await late.wait()
+            return run
+
         async with reading(second, "GET", "/api/chat/s/stream") as viewer:
             await viewer.until("three ")
+            monkeypatch.setattr(second.hub.runs.remote, "_attach", attach_late)
+            asking = asyncio.create_task(second.http.get("/api/chat/s/stream"))
             await second.hub.stop()
-            frames = await viewer.frames()
-        gate.opened.set()
-        assert text_of(await origin.frames()) == WHOLE
-    assert not violations(viewer.text)
-    assert [frame["errorText"] for frame in frames if frame["type"] == "error"] == [remote.STOPPING]
+            late.set()
+            with pytest.raises(httpx2.TransportError):
+                await viewer.frames()
+            with pytest.raises(httpx2.TransportError):
+                await asking
+        async with reading(first, "GET", "/api/chat/s/stream") as resumed:
+            gate.opened.set()
+            for reader in (origin, resumed):
+                assert text_of(await reader.frames()) == WHOLE
+    assert '"error"' not in viewer.text
+    assert '"finish"' not in viewer.text
 
 
 async def test_a_viewer_of_a_run_whose_process_is_killed_gets_one_whole_stream(

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from dragoman.store.hosts.signals import SignalName
+from dragoman.store.postgres import signal_connection
 from dragoman.store.store import DatabaseSettings, Store
+from tests.hosts.conftest import HostCluster
 from tests.postgres_server import shared_server
+from tests.serving import Served, ask, text_of
 from tests.waiting import until
 
 NAMES: tuple[SignalName, ...] = ("queue", "grants", "begun")
@@ -70,6 +75,46 @@ async def test_a_host_whose_connections_were_cut_looks_and_hears_again(
         shared_server().cut_connections()
         await until(lambda: None in heard["queue"])
         await until_heard(first, heard)
+
+
+FILL = """
+CREATE TABLE queue_of_server (is_full bool);
+INSERT INTO queue_of_server VALUES (true);
+CREATE FUNCTION notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+    IF (SELECT is_full FROM queue_of_server) THEN
+        RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000';
+    END IF;
+    PERFORM pg_notify($1, $2);
+END $$
+"""
+
+
+async def test_signals_wait_while_the_queue_of_the_server_is_full_and_turns_go_on(
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while a session that listens stays in a transaction: the server refuses to commit notifications."""
+    first, second = await hosts.open(2)
+    heard = listen(second.hub.store)
+    await until_heard(first.hub.store, heard)
+    hosts.execute(FILL)
+    monkeypatch.setattr(
+        signal_connection, "NOTIFY", signal_connection.NOTIFY.replace("pg_notify(", "notify(")
+    )
+    first.hub.store.signals.send("grants", "kept")
+    await until(lambda: "idle in a transaction" in caplog.text)
+    assert text_of(await first.chat("go")) == text_of(await second.chat("more")) == "Good day."
+    sent = await first.http.post("/api/chat", json=ask("later", background=True))
+    assert sent.status_code == 202, sent.text
+    await until(lambda: has_messages(second, 6))
+    first.hub.store.signals.send("grants", "later")
+    assert heard["grants"] == []
+    hosts.execute("UPDATE queue_of_server SET is_full = false")
+    await until(lambda: heard["grants"] == ["kept", "later"])
+    assert caplog.text.count("idle in a transaction") <= 2, "each host says it once"
+
+
+async def has_messages(host: Served, count: int) -> bool:
+    return len(await host.messages()) == count
 
 
 async def test_one_process_alone_sends_nothing(tmp_path: Path) -> None:

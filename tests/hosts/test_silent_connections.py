@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from dragoman.store.postgres import connection_watch, signal_connection
 from tests.hosts.conftest import HostCluster
-from tests.hosts.postgres_proxy import PostgresProxy, proxied
+from tests.hosts.postgres_proxy import PostgresProxy
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_ticks", "quick_watch")
@@ -20,12 +17,6 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections without an answer are looked up, and tried, several times a second."""
     monkeypatch.setattr(connection_watch, "SILENT", 0.3)
     monkeypatch.setattr(signal_connection, "CHECK_INTERVAL", 0.1)
-
-
-@pytest.fixture
-def proxy(tmp_path: Path, schema_url: str) -> Iterator[PostgresProxy]:
-    with proxied(tmp_path / "p", schema_url) as made:
-        yield made
 
 
 @pytest.mark.parametrize("is_sending", [True, False])

@@ -125,7 +125,7 @@ async def test_a_call_that_is_aborted_here_ends_at_the_spoke_of_the_other_host(h
 
 
 async def test_a_once_call_is_uncertain_when_the_host_of_its_spoke_dies(hosts: HostCluster) -> None:
-    first, second = await hosts.open(2)
+    first, second = await hosts.open(2, spokes={"grace": 0.1})
     stock = Stock()
     async with connected(first, stock):
         await listed(second, "stock.order")
@@ -206,11 +206,35 @@ async def lacks(host: Served, secret: str) -> bool:
 
 
 async def test_the_operations_of_a_lost_host_are_gone_at_the_others(hosts: HostCluster) -> None:
-    lost, other = await hosts.open(2, spokes=SHARED["spokes"])
+    lost, other = await hosts.open(2, spokes={**SHARED["spokes"], "grace": 0.1})
     async with connected(lost, Stock()):
         await until(lambda: names(other))
         hosts.lose(lost)
         await until(lambda: lacks(other, "none"))
+
+
+async def test_an_operation_is_unavailable_while_its_host_stops_and_its_spoke_is_away(
+    hosts: HostCluster,
+) -> None:
+    leaving, other = await hosts.open(2, spokes=SHARED["spokes"])
+    async with connected(leaving, Stock()):
+        await listed(other)
+        await leaving.hub.stop()
+        others = other.hub.external.switchboard.operations.other_hosts
+        assert others is not None
+        others.look(None)
+        assert await others.poll()
+        refused = await call(other, "stock.level", {"item": "tea"})
+    assert (refused["error"]["code"], refused["error"]["transient"]) == ("unavailable", True), refused
+
+
+async def test_a_host_that_starts_has_the_operations_of_others_before_its_first_request(
+    hosts: HostCluster,
+) -> None:
+    [first] = await hosts.open(1, spokes=SHARED["spokes"])
+    async with connected(first, Stock()):
+        [second] = await hosts.open(1, spokes=SHARED["spokes"])
+        assert "stock.level" in {each.id for each in second.hub._services.registry.list("stock")}
 
 
 async def test_what_a_spoke_of_another_host_spends_is_charged_once_to_the_budget_of_the_run(

@@ -162,6 +162,8 @@ async def test_all_hosts_that_stop_at_once_leave_their_runs_to_the_next_one(host
         await until(lambda name=name: f"read {name}" in gate.MADE)  # type: ignore[misc]
         asking.cancel()
     await until(lambda: hosts.execute("SELECT count(*) FROM calls WHERE status = 'done'") == [(2,)])
+    # All stop at the same moment, under load too.
+    await asyncio.gather(*(host.hub.runs.recovery.close() for host in hosts.hosts))
     await asyncio.gather(*(hosts.close(host) for host in list(hosts.hosts)))
     assert hosts.execute("SELECT DISTINCT status, host FROM runs") == [("running", None)]
     [next_host] = await open_hosts(hosts, 1, last_step, last_step)
@@ -200,6 +202,7 @@ async def test_a_run_that_is_stopped_while_others_take_it_over_ends_once(hosts: 
     lost, *others = await open_hosts(hosts, 3, calls, {"text": ["I know."]})
     asking = asyncio.create_task(post_chat(lost))
     await until(lambda: gate.MADE == ["look it", "read it"])
+    await until(lambda: hosts.execute("SELECT count(*) FROM calls WHERE status = 'done'")[0][0])
     hosts.lose(lost)
     stopping = asyncio.create_task(others[1].http.post("/api/chat/s/stop"))
     await asyncio.gather(*(host.hub.takeover.take_over(host_id(lost)) for host in others))

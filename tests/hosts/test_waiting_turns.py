@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from dragoman.identity import LOCAL
@@ -14,7 +18,7 @@ from tests.hosts import gate
 from tests.hosts.conftest import HostCluster
 from tests.hosts.test_continuations import all_outputs, continuation, script
 from tests.hosts.test_remote_runs import OPERATIONS
-from tests.serving import Served, ask
+from tests.serving import Served, ask, serving
 from tests.waiting import until
 
 SIGN = [
@@ -95,6 +99,85 @@ async def test_a_message_passes_an_answer_that_waits_for_the_run_to_end(
         gate.opened.set()
         await asyncio.gather(running, waiting)
         await until(lambda: has_answered(second))
+
+
+EDIT = ask("better", id="u-go", messageId="u-go")
+REGENERATION = {**ask("go"), "trigger": "regenerate-message"}
+REFUSED: dict[str, tuple[str, Any]] = {
+    "rewind": ("/api/sessions/s/rewind", {"messageId": "u-go"}),
+    "branch": ("/api/sessions/s/branch", {"messageId": "u-go"}),
+    "edit": ("/api/chat", EDIT),
+    "regeneration": ("/api/chat", REGENERATION),
+    "message": ("/api/chat", ask("more")),
+}
+INTERRUPTING = {"edit": EDIT, "regeneration": REGENERATION}
+
+
+@asynccontextmanager
+async def opened(hosts: HostCluster, folder: Path, *, count: int) -> AsyncIterator[Sequence[Served]]:
+    """One hub on SQLite, or hosts that share Postgres."""
+    gate.MADE.clear()
+    gate.opened = asyncio.Event()
+    if count > 1:
+        yield await hosts.open(count, steps=script(SIGN), **OPTIONS)
+        return
+    async with serving(folder, script(SIGN), play="turns", **OPTIONS) as hub:
+        yield (hub, hub)
+
+
+@asynccontextmanager
+async def an_answer_waiting(
+    first: Served, second: Served
+) -> AsyncIterator[tuple[str, Sequence[asyncio.Task[httpx2.Response]]]]:
+    """An answer whose one call runs, at the first host, while the approval of the other waits for that.
+
+    Yields the id of the run, and both requests.
+    """
+    await first.http.post("/api/chat", json=ask("go"))
+    bodies = [await continuation(first, id) for id in ("c1", "c2")]
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(first.http.post("/api/chat", json=bodies[0]))
+        await until(lambda: gate.MADE == ["sign a"])
+        waiting = asyncio.create_task(second.http.post("/api/chat", json=bodies[1]))
+        await until(lambda: is_waiting(second))
+        [run] = [each for each in await first.runs() if each.status == "running"]
+        yield run.id, (running, waiting)
+
+
+def is_waiting(host: Served) -> bool:
+    """Whether a request waits for the run of another one: it lets others pass."""
+    return any(each.line.locked() for each in host.hub.runs._starting.values())
+
+
+@pytest.mark.parametrize("count", [1, 2], ids=["one hub", "two hosts"])
+async def test_what_may_not_pass_a_waiting_answer_is_refused_at_once_and_told_of_the_run(
+    hosts: HostCluster, tmp_path: Path, count: int
+) -> None:
+    async with opened(hosts, tmp_path, count=count) as (first, second):
+        async with an_answer_waiting(first, second) as (run_id, posted):
+            for host in {first, second}:
+                for name, (path, body) in REFUSED.items():
+                    refused = await host.http.post(path, json=body)
+                    assert (refused.status_code, refused.json()["error"]["runId"]) == (409, run_id), name
+            assert not any(each.done() for each in posted)
+            gate.opened.set()
+            assert [each.status_code for each in await asyncio.gather(*posted)] == [200, 200]
+        assert await all_outputs(second) == ["signed a", "signed b"]
+
+
+@pytest.mark.parametrize("name", INTERRUPTING)
+@pytest.mark.parametrize("count", [1, 2], ids=["one hub", "two hosts"])
+async def test_an_edit_that_interrupts_passes_an_answer_that_waits_for_the_run_to_end(
+    hosts: HostCluster, tmp_path: Path, count: int, name: str
+) -> None:
+    async with opened(hosts, tmp_path, count=count) as (first, second):
+        async with an_answer_waiting(first, second) as (run_id, (running, waiting)):
+            edited = await second.post({**INTERRUPTING[name], "whenBusy": "interrupt"})
+            assert edited[-1]["finishReason"] == "tool-calls"
+            assert {each.id: each.status for each in await first.runs()}[run_id] == "stopped"
+            assert (await running).status_code == 200
+            assert (await waiting).status_code == 404, "its message is in an earlier branch now"
+        assert gate.MADE == ["sign a"]
 
 
 async def has_answered(host: Served) -> bool:

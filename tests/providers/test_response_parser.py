@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -86,6 +88,20 @@ def test_bytes_after_the_end_are_noticed(more: bytes) -> None:
     apart.feed(more)
     for incoming in (together, apart):
         assert (incoming.take_body(), incoming.complete, incoming.extra_data) == (b"wait", True, True)
+
+
+def test_a_read_of_many_pieces_calls_no_function_for_each() -> None:
+    """A model's stream has a piece for each token."""
+    incoming = ResponseParser()
+    incoming.feed(CHUNKED.partition(b"5;")[0])
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        incoming.feed(b"5\r\nhello\r\n" * 100)
+    finally:
+        sys.setprofile(None)
+    assert calls == ["feed", "_count_body"]
+    assert (incoming.buffered, incoming.take_body()) == (500, b"hello" * 100)
 
 
 @pytest.mark.parametrize("ending", ["connection: close", "connection: Close, x"])

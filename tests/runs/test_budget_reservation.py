@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.price import Price, TokenRates
+from dragoman.accounts.request_size import AnswerBounds
 from dragoman.errors import BudgetExhausted
 from dragoman.operations.budget import Budget
 from tests.serving import Served, ask, serving, text_of, types, usage, write_script
@@ -26,7 +27,7 @@ def anyio_backend() -> str:
 def test_what_a_call_may_cost_is_kept_back_and_what_it_cost_is_spent() -> None:
     budget = Budget(usd=1)
     reservation = BudgetReservation(budget, PRICE)
-    reservation.reserve(lambda: 100, 50)
+    reservation.reserve(lambda: 100, AnswerBounds(50))
     assert budget.reserved == pytest.approx(100e-6 + 50 * 10e-6)
     reservation.settle(0.0003, answered=True)
     reservation.settle(0.5, answered=True)
@@ -36,7 +37,7 @@ def test_what_a_call_may_cost_is_kept_back_and_what_it_cost_is_spent() -> None:
 def test_an_answer_that_outgrows_it_takes_more_and_is_stopped_when_there_is_none() -> None:
     budget = Budget(usd=3.5 * ANSWER)
     reservation = BudgetReservation(budget, PRICE)
-    reservation.reserve(lambda: 0, None)
+    reservation.reserve(lambda: 0)
     reservation.grow(4_096)
     assert budget.reserved == pytest.approx(ANSWER)
     reservation.grow(4_097)
@@ -52,7 +53,7 @@ def test_a_cost_that_nobody_knows_is_what_was_kept_back_if_there_was_an_answer(
 ) -> None:
     budget = Budget(usd=1)
     reservation = BudgetReservation(budget, PRICE)
-    reservation.reserve(lambda: 0, None)
+    reservation.reserve(lambda: 0)
     reservation.settle(None, answered=answered)
     assert budget.reserved == 0
     assert budget.spent == pytest.approx(spent)
@@ -61,12 +62,12 @@ def test_a_cost_that_nobody_knows_is_what_was_kept_back_if_there_was_an_answer(
 def test_without_a_price_it_is_paid_when_the_cost_is_told() -> None:
     budget = Budget(usd=1)
     reservation = BudgetReservation(budget, None)
-    reservation.reserve(lambda: 100, None)
+    reservation.reserve(lambda: 100)
     reservation.grow(1_000_000)
     assert budget.reserved == 0
     reservation.settle(2.0, answered=True)
     with pytest.raises(BudgetExhausted, match="the budget of this run is spent"):
-        BudgetReservation(budget, None).reserve(lambda: 0, None)
+        BudgetReservation(budget, None).reserve(lambda: 0)
 
 
 async def rows(hub: Served) -> list[dict[str, Any]]:

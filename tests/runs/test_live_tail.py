@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +14,7 @@ from dragoman.events import Event
 from dragoman.fold import Fold
 from dragoman.messages import Message
 from dragoman.runs.live_tail import LiveTail
+from tests.effort import rounds
 
 
 def do_nothing() -> None: ...
@@ -77,3 +80,64 @@ async def test_who_falls_behind_gets_the_input_of_a_call_that_has_ended_meanwhil
             seen += events
     names = ["ToolInputStart", "ToolInputDelta", "ToolInputAvailable", "ToolOutputAvailable"]
     assert [type(event).__name__ for event in seen] == ["Start", "StartStep", *names]
+
+
+def shown(events: Sequence[Event]) -> Message:
+    fold = Fold()
+    fold.add(events)
+    return fold.message()
+
+
+class Reader:
+    """Follows a tail, and takes some deltas where they come from."""
+
+    def __init__(self, tail: LiveTail, chance: random.Random) -> None:
+        self.seen: list[Event] = []
+        self._tail = tail
+        self._chance = chance
+
+    def write(self, batch: Sequence[Event]) -> bool:
+        is_written = type(batch[0]) is e.TextDelta and self._chance.random() < 0.7
+        self.seen.extend(batch if is_written else ())
+        return is_written
+
+    async def read(self) -> None:
+        with self._tail.follow(replay=self._chance.random() < 0.5) as follower:
+            follower.on_batch = self.write
+            while (batch := await follower.next()) is not None:
+                self.seen.extend(batch)
+                await pass_turns(self._chance)  # its client is slow
+
+
+async def pass_turns(chance: random.Random) -> None:
+    for _ in range(chance.randrange(4)):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(rounds(quick=60, thorough=3_000)))
+async def test_what_a_reader_writes_at_once_is_in_order_with_what_it_waits_for(seed: int) -> None:
+    chance = random.Random(seed)
+    fold = Fold(Message(id="m", role="assistant", parts=()))
+    tail = LiveTail(fold, on_empty=do_nothing, on_follow=do_nothing)
+    reader = Reader(tail, chance)
+    reading = asyncio.create_task(reader.read())
+    await asyncio.sleep(0)
+    batches: list[list[Event]] = [[e.Start("m", None), e.StartStep(), e.TextStart("t")]]
+    batches += [[e.TextDelta("t", f" {word}")] for word in range(30)]
+    for number, batch in enumerate(batches):
+        is_held = chance.random() < 0.1
+        tail.add(batch, is_held=is_held)
+        if is_held:
+            tail.hold(batch, number)
+        else:
+            tail.release(batch)
+        if chance.random() < 0.3:
+            tail.release_held(number)
+        await pass_turns(chance)
+    end: list[Event] = [e.TextEnd("t"), e.FinishStep(), e.Finish("stop")]
+    tail.add(end)
+    tail.hold_end(end)
+    tail.release_end(end)
+    tail.close()
+    await reading
+    assert shown(reader.seen) == fold.message()

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message
 from tests.loop_lag import LoopWatch
 
 PIECE = 256_000
+ENDS = tuple(f'"type":"{kind}"' for kind in ("response.completed", "response.failed", "error", "done"))
 
 
 class AsgiClient:
@@ -31,9 +32,15 @@ class AsgiClient:
         return await self.request("GET", path, b"")
 
     async def request(
-        self, method: str, path: str, body: bytes, *, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        query: bytes = b"",
     ) -> tuple[int, bytes]:
-        """As `post`, with any method and further headers."""
+        """As `post`, with any method, further headers and a query."""
         pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)] or [b""]
         sent: list[Message] = []
         answered = asyncio.Event()
@@ -49,12 +56,17 @@ class AsgiClient:
             sent.append(message)
 
         accept = "application/json, text/event-stream"
-        defaults = {"host": "127.0.0.1", "content-type": "application/json", "accept": accept}
+        defaults = {
+            "host": "127.0.0.1",
+            "content-type": "application/json",
+            "accept": accept,
+            "a2a-version": "1.0",
+        }
         scope = {
             "type": "http",
             "method": method,
             "path": path,
-            "query_string": b"",
+            "query_string": query,
             "headers": [
                 (name.encode(), value.encode()) for name, value in (defaults | dict(headers or {})).items()
             ],
@@ -68,3 +80,29 @@ class AsgiClient:
             answered.set()
             self.lag = watch.lag
         return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+
+    async def ask_socket(self, path: str, text: str) -> str:
+        """Send a message on a WebSocket; return the first of the answers that ends a request, or the last."""
+        inbox: asyncio.Queue[Message] = asyncio.Queue()
+        outbox: asyncio.Queue[Message] = asyncio.Queue()
+        scope = {
+            "type": "websocket",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(b"host", b"127.0.0.1")],
+            "server": ("127.0.0.1", 80),
+            "subprotocols": [],
+        }
+        inbox.put_nowait({"type": "websocket.connect"})
+        inbox.put_nowait({"type": "websocket.receive", "text": text})
+        serving = asyncio.ensure_future(self._app(scope, inbox.get, outbox.put))
+        try:
+            while True:
+                message = await outbox.get()
+                answer: str = message.get("text", "")
+                if message["type"] == "websocket.close" or any(end in answer[:200] for end in ENDS):
+                    return answer
+        finally:
+            inbox.put_nowait({"type": "websocket.disconnect", "code": 1000})
+            await serving

@@ -164,7 +164,7 @@ async def test_the_tree_of_a_run_survives_its_session(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         await fill(hub.store)
         await hub.store.runs.finish("run", RunEnding(status="finished", finished_at=5.0))
-        await hub.store.sessions.delete("s")
+        await hub.store.session_deletion.delete("s")
         assert kinds((await hub.json("/run/tree"))["tree"])["run run done"]
 
 

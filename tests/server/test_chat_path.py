@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.path import files, measure, returns
 
-MAX_CALLS, MAX_FILES, MAX_COROUTINES = 36, 16, 8
+MAX_CALLS, MAX_FILES, MAX_COROUTINES = 25, 16, 8
 MAX_STOPS, MAX_RETURNS = 10, 1
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from dragoman.http.asgi_exchange import Exchange
+from dragoman.http.disconnect import DisconnectWatch
 from dragoman.server.http.connection_limits import NEVER, BurstLog, ConnectionLimits, ConnectionTable
 from dragoman.server.http.listener import build_server
 from tests.waiting import until
@@ -47,6 +49,16 @@ class App:
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+class WatchingApp(App):
+    """An app that answers nobody, and counts the clients that disconnect meanwhile."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.requests += 1
+        with DisconnectWatch(Exchange(scope, receive, send), at_once=True) as watch:
+            await self.gate.wait()
+        self.disconnects += watch.disconnected
 
 
 class Site:
@@ -91,7 +103,7 @@ def status(answer: bytes) -> int:
 
 @asynccontextmanager
 async def site(**limits: Any) -> AsyncIterator[Site]:
-    app = App()
+    app: App = limits.pop("app", None) or App()
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen(1024)
@@ -181,7 +193,7 @@ async def test_a_header_of_100_mb_costs_little() -> None:
 async def test_slow_heads_bodies_and_idle_connections_are_closed_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = {"head_timeout": 0.2, "body_timeout": 0.2, "idle_timeout": 0.2}
+    limits = {"head_timeout": 1.0, "body_timeout": 1.0, "idle_timeout": 1.0}  # a busy loop reads within these
     kinds = {
         "no byte": b"",
         "half a head": b"GET / HTTP/1.1\r\nx:",
@@ -254,6 +266,21 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_number() -> None
         answer = await at.ask(GET * 14_000)
         assert 2 <= answer.count(b"HTTP/1.1 200") == at.app.requests - 9 <= 20
         assert answer.count(b"connection: close") == 1
+
+
+async def test_a_client_that_leaves_with_requests_waiting_behind_its_first_has_left() -> None:
+    async with site(app=WatchingApp()) as at:
+        at.app.gate.clear()
+        _, writer = await at.connect(GET)
+        await until(lambda: at.app.requests == 1)
+        writer.write(GET * 2)
+        _, probe = await at.connect(GET)  # by then the server has read the others
+        await until(lambda: at.app.requests == 2)
+        writer.transport.abort()
+        await until(lambda: at.app.disconnects == 1)
+        probe.transport.abort()
+        await until(lambda: at.app.disconnects == 2)
+        assert at.app.requests == 2
 
 
 async def test_a_full_server_closes_the_connection_that_waits_longest_and_serves_the_new_one() -> None:

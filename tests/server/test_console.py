@@ -177,6 +177,24 @@ async def test_every_address_below_the_console_is_its_page_and_assets_are_for_ev
             assert (await served.http.get(f"/console/assets/{name}")).status_code == 404
 
 
+async def test_a_page_finds_its_scripts_after_the_package_was_replaced_under_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "static"
+    script = folder / "assets" / "keys-0.js"
+    script.parent.mkdir(parents=True)
+    script.write_text("export default 1;", encoding="utf-8")
+    async with serving(tmp_path / "a") as served:
+        monkeypatch.setattr(served.hub.endpoints.console_pages, "_folder", folder)
+        assert "not part of this installation" in (await served.http.get("/console/keys")).text
+        (folder / "index.html").write_text("<!doctype html>", encoding="utf-8")
+        assert (await served.http.get("/console/keys")).text == "<!doctype html>"
+        script.unlink()
+        answer = await served.http.get("/console/assets/keys-0.js")
+        assert (answer.status_code, answer.text) == (200, "export default 1;")
+        assert (await served.http.get("/console/assets/index.html")).status_code == 404
+
+
 async def test_a_hub_that_was_built_without_npm_says_how_to_get_the_console(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

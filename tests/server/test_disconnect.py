@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from starlette.types import Message
 
+from dragoman.flag import Flag
 from dragoman.http.asgi_exchange import Exchange
-from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.disconnect import DisconnectSource, DisconnectWatch
+from dragoman.server.http.response_cycle import LeanFlowControl, ResponseCycle
 from tests.waiting import until
 
 GONE: Message = {"type": "http.disconnect"}
@@ -149,3 +153,79 @@ async def test_being_cancelled_by_others_is_passed_on() -> None:
         await task
     await until(lambda: client.watched == 0)
     assert (presence.disconnected, ended) == (False, ["cancelled"])
+
+
+class CallingClient(DisconnectSource):
+    """The other end of an exchange whose server calls back."""
+
+    def __init__(self, *, calls_back: bool = True) -> None:
+        self.calls_back = calls_back
+        self.callback: Callable[[], None] | None = None
+        self.received = 0
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        self.exchange = Exchange(scope, self.receive, self._send)
+
+    def watch_disconnect(self, callback: Callable[[], None] | None) -> bool:
+        self.callback = callback if self.calls_back else None
+        return self.callback is not None
+
+    async def receive(self) -> Message:
+        self.received += 1
+        return GONE
+
+    async def _send(self, _: Message) -> None:
+        return None
+
+
+@pytest.mark.parametrize("calls_back", [True, False])
+async def test_a_server_that_calls_back_is_not_asked_by_a_task(calls_back: bool) -> None:
+    client, ended = CallingClient(calls_back=calls_back), list[str]()
+    presence = DisconnectWatch(client.exchange, at_once=True)
+
+    async def serve() -> None:
+        with presence:
+            if client.callback is not None:
+                asyncio.get_running_loop().call_soon(client.callback)
+            await wait(ended=ended)
+
+    await asyncio.wait_for(asyncio.ensure_future(serve()), WITHIN)
+    assert (presence.disconnected, ended) == (True, ["cancelled"])
+    assert (client.received, client.callback) == (0 if calls_back else 1, None)
+
+
+def make_cycle() -> ResponseCycle:
+    """A request whose body has not been received yet."""
+    transport = cast(asyncio.Transport, object())
+    log = logging.getLogger(__name__)
+    return ResponseCycle(
+        scope=cast(Any, {"type": "http"}),
+        transport=transport,
+        flow=LeanFlowControl(transport),
+        logger=log,
+        access_logger=log,
+        access_log=False,
+        default_headers=[],
+        message_event=cast(asyncio.Event, Flag()),
+        expect_100_continue=False,
+        keep_alive=True,
+        on_response=lambda: None,
+    )
+
+
+async def test_a_server_calls_back_once_the_client_has_gone_and_not_when_the_response_is_complete() -> None:
+    calls: list[str] = []
+    for end in ("disconnected", "response_complete"):
+        cycle = make_cycle()
+        assert not cycle.watch_disconnect(lambda: calls.append("early"))  # the body has not been received
+        cycle.more_body = False
+        assert cycle.watch_disconnect(partial(calls.append, end))
+        setattr(cycle, end, True)
+        cycle.message_event.set()
+        assert not cycle.watch_disconnect(lambda: calls.append("late"))
+    forgotten = make_cycle()
+    forgotten.more_body = False
+    assert forgotten.watch_disconnect(lambda: calls.append("forgotten"))
+    forgotten.watch_disconnect(None)
+    forgotten.disconnected = True
+    forgotten.message_event.set()
+    assert calls == ["disconnected"]

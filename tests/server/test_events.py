@@ -191,10 +191,14 @@ async def test_a_slow_follower_misses_nothing_and_holds_nobody_up(tmp_path: Path
             assert refused.status_code == 429
 
 
-async def test_an_id_that_is_none_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("id", ["soon", "9223372036854775808", "9223372036854775808.1", "1" * 5000])
+async def test_an_id_that_is_none_is_refused(tmp_path: Path, id: str) -> None:
+    """The database has no integers above 2**63 - 1."""
     async with serving(tmp_path) as hub:
-        response = await hub.http.get("/api/events?after=soon")
-        assert response.status_code == 400
+        await hub.http.post("/api/sessions", json={"id": "a"})
+        for path in (f"/api/events?after={id}", f"/api/sessions/a/audit?before={id}"):
+            response = await hub.http.get(path)
+            assert response.status_code == 400, path
 
 
 BUILD = '''

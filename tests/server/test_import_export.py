@@ -199,7 +199,7 @@ async def test_an_import_that_a_crash_has_cut_off_is_begun_anew(tmp_path: Path) 
             assert message["parts"][0]["text"] == "hello"
     async with serving(tmp_path) as hub:
         sessions = hub.hub.store.sessions
-        assert await sessions.delete(hub_session_id(id, owner="local"))
+        assert await hub.hub.store.session_deletion.delete(hub_session_id(id, owner="local"))
         now = sessions.now()
         cut_off = Session(
             id=hub_session_id(id, owner="local"),

@@ -103,6 +103,9 @@ async def test_the_tasks_of_others_answer_404(tmp_path: Path) -> None:
         for method, path in (("GET", f"/api/tasks/{id}"), ("POST", f"/api/tasks/{id}/cancel")):
             assert (await hub.http.request(method, path, headers=bob)).status_code == 404
         assert (await hub.http.get("/api/tasks", headers=bob)).json()["tasks"] == []
+        for text, count in (("wRITE", 1), ("%", 0)):
+            found = (await hub.http.get("/api/tasks", params={"text": text}, headers=ann)).json()["tasks"]
+            assert len(found) == count
         assert (await hub.http.get("/api/tasks?owner=ann", headers=bob)).status_code == 403
         assert (await hub.http.get(f"/api/tasks?before={id}", headers=bob)).status_code == 404
         paused = await hub.http.post("/api/teams/press/pause", headers=ann)

@@ -40,6 +40,22 @@ async def test_what_is_written_in_one_round_leaves_as_one_write_and_in_order() -
     assert wire.writes == [b"head body", b"more"]
 
 
+async def test_what_is_written_through_leaves_at_once_but_not_before_what_is_held() -> None:
+    wire = Wire()
+    cork = CorkedTransport(cast(asyncio.Transport, wire), asyncio.get_running_loop())
+    cork.write_through(b"first")
+    assert wire.writes == [b"first"]
+    cork.write(b"held ")
+    cork.write_through(b"behind")
+    assert wire.writes == [b"first"]
+    await asyncio.sleep(0)
+    assert wire.writes == [b"first", b"held behind"]
+    wire.closed = True
+    cork.write_through(b"too late")
+    await asyncio.sleep(0)
+    assert wire.writes == [b"first", b"held behind"]
+
+
 async def test_closing_sends_what_is_held_first_and_the_rest_is_the_transport_s() -> None:
     wire = Wire()
     cork = CorkedTransport(cast(asyncio.Transport, wire), asyncio.get_running_loop())

@@ -14,10 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
-async def process(hub: str, id: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    hub: str, id: str, log: Path, *, key: str = "key-a"
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that serves tests/spokes/tools.py; killed at the end if it still runs."""
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.spokes.tools_process", hub, id),
+        *(sys.executable, "-m", "tests.spokes.tools_process", hub, id, key),
         cwd=ROOT,
         env={**os.environ, "SPOKE_LOG": str(log)},
         stderr=asyncio.subprocess.DEVNULL,

@@ -9,16 +9,20 @@ from typing import Any
 
 from dragoman.operations import Context, Registry, operation
 
-LOG = Path(os.environ.get("SPOKE_LOG", os.devnull))
+
+def log_file() -> Path:
+    """The file of this process, which may have been forked from one that had none."""
+    return Path(os.environ.get("SPOKE_LOG", os.devnull))
 
 
 def note(word: str) -> None:
-    with LOG.open("a") as file:
+    with log_file().open("a") as file:
         file.write(f"{os.getpid()} {word}\n")
 
 
 def noted(words: str) -> bool:
-    return LOG.exists() and any(line.endswith(words) for line in LOG.read_text().splitlines())
+    log = log_file()
+    return log.exists() and any(line.endswith(words) for line in log.read_text().splitlines())
 
 
 @operation("far", effect="read")

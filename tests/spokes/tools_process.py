@@ -1,4 +1,4 @@
-"""`python -m tests.spokes.tools_process HUB ID`: a spoke that serves tests/spokes/tools.py."""
+"""`python -m tests.spokes.tools_process HUB ID KEY`: a spoke that serves tests/spokes/tools.py."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from dragoman.spokes import Spoke
 from tests.spokes.tools import registry
 
 if __name__ == "__main__":
-    hub, id = sys.argv[1:]
-    asyncio.run(Spoke(registry, hub=hub, key="key-a", id=id).run())
+    hub, id, key = sys.argv[1:]
+    asyncio.run(Spoke(registry, hub=hub, key=key or None, id=id).run())

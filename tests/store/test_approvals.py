@@ -64,7 +64,7 @@ async def test_a_session_takes_its_approvals_with_it(store: Store) -> None:
     await store.approvals.create(asking("mine", session_id="s"))
     await store.approvals.create(asking("other", session_id="t", input_hash="h2"))
     await store.approvals.create(asking("none", input_hash="h3"))
-    assert await store.sessions.delete("s") is True
+    assert await store.session_deletion.delete("s") is True
     assert {each.id for each in await store.approvals.list()} == {"other", "none"}
     with pytest.raises(NotFound):
         await store.approvals.get("mine")

@@ -72,7 +72,7 @@ async def test_a_session_takes_its_artifacts_with_it(store: Store) -> None:
     await store.sessions.create(session())
     await store.artifacts.save(described("mine", session_id="s"), BODY)
     await store.artifacts.save(described("other", session_id="t"), BODY)
-    assert await store.sessions.delete("s") is True
+    assert await store.session_deletion.delete("s") is True
     assert await store.artifacts.read("other", owner="ann") == BODY
     with pytest.raises(NotFound):
         await store.artifacts.get("mine", owner="ann")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dragoman.errors import Conflict, StoreError, Unavailable
+from dragoman.errors import Conflict, HostFenced, StoreError, Unavailable
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.database import MAX_QUEUED, Database
 from dragoman.store.store import Store
@@ -162,6 +162,20 @@ async def test_a_posted_write_that_fails_is_reported_and_the_next_ones_are_done(
     await store.flush()
     assert await ids(store.database) == ["b"]
     assert "a queued write failed: a" in caplog.text
+
+
+async def test_a_write_that_a_fenced_host_refuses_is_logged_without_a_traceback(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fenced host refuses all its writes, and each is an expected end: the host stops."""
+
+    def job(_: DatabaseConnection) -> None:
+        raise HostFenced("host_a")
+
+    store.enqueue(job)
+    await store.flush()
+    assert "a queued write failed: the other hosts" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_who_posted_a_write_may_hear_that_it_failed(

@@ -284,7 +284,7 @@ async def test_a_second_copy_writes_what_changed_and_deletes_what_is_gone(
         await store.runs.create(run("active", session_id="sessions-1"), assistant=assistant())
         copy(source, target)
         await store.sessions.update("s", title="changed")
-        await store.sessions.delete("sessions-2")
+        await store.session_deletion.delete("sessions-2")
         await store.runs.finish("active", FINISHED)
         await store.runs.create(  # in the place of a message that goes, and of the active run of its session
             run("a-newer", session_id="sessions-1", message_id="other"),

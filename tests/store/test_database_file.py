@@ -25,6 +25,7 @@ from dragoman.events import Usage
 from dragoman.store import schema
 from dragoman.store.accounts.keys import ApiKey, hash_secret
 from dragoman.store.calls import select_calls
+from dragoman.store.sessions.message_paths import MessagePathStatements
 from dragoman.store.sqlite import DIALECT, SQLiteBackend
 from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.usage_record import UsageRecord
@@ -88,6 +89,30 @@ async def test_the_revisions_make_the_tables_that_the_code_expects() -> None:
         schema.upgrade_schema(created, DIALECT)
         assert tables(migrated) == tables(created)
         assert schema.current_revision(migrated) == schema.current_revision(created) == schema.HEAD
+
+
+async def test_a_migration_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    """What another connection sees is what a process that is killed at that moment leaves."""
+    path = tmp_path / DATABASE_FILE
+    seen: list[tuple[object, ...]] = []
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as raw,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+    ):
+        raw.execute("PRAGMA journal_mode = WAL")
+        upgrade(raw, "0008")
+
+        def look(_: str) -> None:
+            [sizes] = other.execute("SELECT count(*), sum(length(sql)) FROM sqlite_master").fetchall()
+            state = (schema.current_revision(other), *sizes)
+            if state not in seen:
+                seen.append(state)
+
+        raw.set_trace_callback(look)
+        schema.upgrade_schema(raw, DIALECT)
+        raw.set_trace_callback(None)
+        look("")
+    assert [revision for revision, *_ in seen] == ["0008", schema.HEAD]
 
 
 async def test_the_revisions_lead_to_the_head_that_the_code_expects_and_back() -> None:
@@ -379,3 +404,22 @@ async def test_the_calls_of_all_owners_are_listed_through_an_index(tmp_path: Pat
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {sql}", {"limit": 50}).fetchall()
     assert "SCAN calls USING INDEX ix_calls_started_at_id" in [row[-1] for row in plan]
+
+
+async def test_a_message_is_found_by_its_id_through_an_index(tmp_path: Path) -> None:
+    """Not by its position, of which a long session has tens of thousands."""
+    async with await Store.open(tmp_path) as store:
+        sql = store.database.statements(MessagePathStatements)
+    params = {"session_id": "s", "id": "m", "start": 0, "until": 9}
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as raw:
+        plans = [
+            raw.execute(f"EXPLAIN QUERY PLAN {each}", params).fetchall()
+            for each in (sql.by_client_id, sql.by_id)
+        ]
+    assert [
+        "(session_id=? AND client_id=?)" in str(plans[0]),
+        "(session_id=? AND id=?)" in str(plans[1]),
+    ] == [
+        True,
+        True,
+    ]

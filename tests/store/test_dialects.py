@@ -14,6 +14,8 @@ from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman import store
 from dragoman.store.accounts.usage_report import FILTERS, GROUP_NAMES, UsageReport
+from dragoman.store.connection import lazy_statements
+from dragoman.store.sessions.message_paths import MessagePathStatements
 
 INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -66,6 +68,43 @@ def test_every_statement_can_be_said_and_takes_all_its_values_by_name(url: str) 
     assert len(compiler.statements) > 100
     assert compiler.values == []
     assert "ON CONFLICT (session_id) WHERE status = 'running' DO NOTHING" in " ".join(compiler.statements)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "postgresql+psycopg://"])
+def test_a_statement_is_compiled_when_it_is_first_used(url: str) -> None:
+    compiler = Compiler(url)
+    sql = lazy_statements(MessagePathStatements, compiler)
+    assert compiler.statements == []
+    assert [sql.by_id, sql.by_id] == compiler.statements * 2
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "postgresql+psycopg://"])
+def test_every_statement_compiled_later_is_the_same(url: str) -> None:
+    compiler = Compiler(url)
+    for kind in kinds_of_statements():
+        expected, lazy = kind(compiler), lazy_statements(kind, compiler)
+        assert list(sql_of(lazy, names=expected)) == list(sql_of(expected, names=expected))
+
+
+def sql_of(statements: object, *, names: object) -> Iterator[tuple[str, object]]:
+    """The SQL of the attributes that `names` has, and of objects in them."""
+    for name, expected in vars(names).items():
+        value = getattr(statements, name)
+        if is_sql(expected):
+            yield name, value
+        elif type(expected).__module__.startswith(store.__name__):
+            yield from sql_of(value, names=expected)
+
+
+def is_sql(value: object) -> bool:
+    """Whether it is SQL, or consists of it."""
+    match value:
+        case dict():
+            return all(map(is_sql, value.values()))
+        case list() | tuple():
+            return all(map(is_sql, value))
+        case _:
+            return isinstance(value, str | int)
 
 
 def kinds_of_statements() -> Iterator[type]:

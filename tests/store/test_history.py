@@ -241,7 +241,7 @@ async def test_the_index_follows_what_is_written_changed_and_deleted(store: Stor
         [("s", "b")],
     ]
     await store.runs.finish("r2", FINISHED)
-    await store.sessions.delete("s")
+    await store.session_deletion.delete("s")
     assert await look(store, "zero") == []
     place.check_index()
 

@@ -199,7 +199,7 @@ async def test_a_sqlite_without_full_text_search_keeps_all_else_and_says_what_is
                 await store.history.search("why", owner="ann")
             assert "FTS5" in str(refused.value.hint)
         assert (await store.history.read("s", "u0", owner="ann")).text == "why?"
-        assert await store.sessions.delete("s")
+        assert await store.session_deletion.delete("s")
 
 
 async def test_a_database_that_took_the_place_of_another_is_searched_as_well(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_a_database_that_took_the_place_of_another_is_searched_as_well(tmp
             journal.unlink()
         (tmp_path / "other" / DATABASE_FILE).replace(tmp_path / "hub" / DATABASE_FILE)
         with pytest.raises(StoreError):
-            await store.sessions.delete("s")
+            await store.session_deletion.delete("s")
         up = asyncio.Event()
         store.database.on_recovery(up.set)
         await asyncio.wait_for(up.wait(), 120)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import pytest
 
 from dragoman import messages as m
 from dragoman.errors import NotFound
+from dragoman.store.connection import DatabaseConnection, DatabaseJob, Params, Row
 from dragoman.store.store import Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
+from tests.store.test_branches import ask, fork
 
 EVERY_PART: tuple[m.Part, ...] = (
     m.StepStartPart(),
@@ -83,7 +88,7 @@ async def test_posted_parts_are_there_after_a_flush_in_the_order_of_posting(stor
 
 async def test_parts_of_a_message_that_is_gone_are_refused(store: Store) -> None:
     await converse(store, "why?")
-    await store.sessions.delete("s")
+    await store.session_deletion.delete("s")
     with pytest.raises(NotFound):
         await store.write(store.messages.write_parts_job("s", "a0", changed=[(1, text("late"))]))
 
@@ -93,3 +98,60 @@ async def test_the_last_parts_are_written_with_the_runs_end(store: Store) -> Non
     last = store.messages.write_parts_job("s", "a", changed=[(0, text("end"))], count=1)
     assert await store.runs.finish("r", FINISHED, extra_job=last) is True
     assert await store.messages.get("s", "a") == assistant("a", "end")
+
+
+async def test_a_page_of_a_long_session_reads_the_rows_that_it_shows(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a fork with an edited message, whose messages are those of three branches of two sessions."""
+    await store.sessions.create(session())
+    imported = [m.Message(f"m{n}", "user", (m.TextPart(f"text {n}"),)) for n in range(1_000)]
+    await store.messages.import_messages("s", imported, start=0)
+    await fork(store, "m900")
+    await ask(store, user("v", "else?"), assistant("b", "no"), session_id="f")
+    await ask(store, user("v", "edited?"), assistant("c", "yes"), session_id="f", drop_from="v")
+    whole = [message.id for message in await store.messages.list("f")]
+    assert (len(whole), whole[-3:]) == (903, ["m900", "v", "c"])
+    read, rows = store.database.read, list[int]()
+
+    async def counting_read(query: DatabaseJob[Any]) -> Any:
+        def counted(connection: DatabaseConnection) -> Any:
+            return query(cast(DatabaseConnection, CountedRows(connection, rows)))
+
+        return await read(counted)
+
+    monkeypatch.setattr(store.database, "read", counting_read)
+    for limit in (1, 2, 7, 50):
+        before, found = None, list[str]()
+        while before is None or found[0] != whole[0]:
+            rows.clear()
+            page, earlier = await store.messages.last("f", limit=limit, size=10**6, before=before)
+            assert len(page) == min(limit, len(whole) - len(found))
+            assert earlier == len(whole) - len(found) - len(page)
+            assert sum(rows) <= 2 * limit + 12, "two of each message, and those of the branches"
+            found = [*(message.id for message in page), *found]
+            before = found[0]
+            if limit < 50 and len(found) > 20:
+                break
+        assert found == whole[-len(found) :]
+    assert await store.messages.last("f", limit=9, size=10**6, before="m0") == ([], 0)
+    assert await store.messages.last("none", limit=9, size=10**6) == ([], 0)
+    with pytest.raises(NotFound, match="no message 'm950'"):
+        await store.messages.last("f", limit=9, size=10**6, before="m950")
+
+
+class CountedRows:
+    """A connection that notes how many rows its queries return."""
+
+    def __init__(self, connection: DatabaseConnection, rows: list[int]) -> None:
+        self._connection = connection
+        self._rows = rows
+
+    def fetch_one(self, sql: str, params: Params) -> Row | None:
+        self._rows.append(1)
+        return self._connection.fetch_one(sql, params)
+
+    def fetch_all(self, sql: str, params: Params) -> Sequence[Row]:
+        found = self._connection.fetch_all(sql, params)
+        self._rows.append(len(found))
+        return found

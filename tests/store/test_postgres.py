@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import urlencode
 
 import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from dragoman.errors import ConfigError, Conflict, HostFenced, NotFound, StoreError, Unavailable
 from dragoman.store.connection import DatabaseConnection
@@ -42,9 +44,12 @@ def new_place(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock of another hub is waited for a moment only."""
-    monkeypatch.setattr(locks, "LOCK_SECONDS", 0.0)
+def lock_wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the seconds for which the lock of another hub is waited for.
+
+    A server releases the locks of a connection a moment after the client has closed it.
+    """
+    return lambda seconds: monkeypatch.setattr(locks, "LOCK_SECONDS", seconds)
 
 
 def fail_with(state: str) -> str:
@@ -256,27 +261,32 @@ async def test_a_zero_character_in_a_text_is_stored_as_a_replacement(place: Plac
         assert stored.title == "a\ufffdb"
 
 
-@pytest.mark.usefixtures("impatient")
-async def test_maintenance_is_refused_beside_a_hub_and_a_hub_beside_maintenance(place: Place) -> None:
+async def test_maintenance_is_refused_beside_a_hub_and_a_hub_beside_maintenance(
+    place: Place, lock_wait: Callable[[float], None]
+) -> None:
     maintenance = PostgresBackend(str(place.url), use="maintenance")
     async with await place.open() as hub:
+        lock_wait(0)
         with pytest.raises(StoreError, match=f"in use by 'dragoman host {hub.host_id}' at this machine"):
             maintenance.prepare()
         async with await place.open(exclusive=False) as command:
             await command.sessions.create(session())
         assert await hub.sessions.get("s") == session()
+    lock_wait(DEADLINE)
     maintenance.prepare()
+    lock_wait(0)
     with pytest.raises(StoreError, match="is in use by 'dragoman' at this machine") as refused:
         await place.open(tolerate_outages=True)
     assert "wait until its maintenance ends" in str(refused.value.hint)
     maintenance.release()
+    lock_wait(DEADLINE)
     await (await place.open()).close()
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_maintenance_that_began_while_a_hub_was_cut_off_fences_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, lock_wait: Callable[[float], None]
 ) -> None:
+    lock_wait(DEADLINE)
     monkeypatch.setattr(membership, "INTERVAL", 0.01)
     fenced = asyncio.Event()
     async with await place.open(tolerate_outages=True) as hub:
@@ -426,3 +436,16 @@ async def test_a_connection_whose_first_statements_fail_is_closed(
             host.try_lock("name") if refused == "lock" else host.prepare()
         assert [raw.closed for raw in opened[before:]] == [True]
         host.release()
+
+
+@pytest.mark.parametrize("kind", [psycopg.OperationalError, partial(OperationalError, "SELECT 1", None)])
+def test_a_library_s_log_of_an_outage_has_no_traceback_that_names_the_database(
+    kind: Callable[[Any], Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("tests.library")
+    logger.addFilter(backend.without_database_traceback)
+    logger.error("It failed:", exc_info=kind(psycopg.OperationalError("/run/the-database")))
+    assert caplog.messages == ["It failed: OperationalError"]
+    assert "the-database" not in caplog.text
+    logger.error("It failed:", exc_info=ValueError("a bug"))
+    assert "ValueError: a bug" in caplog.text

@@ -8,6 +8,7 @@ import pytest
 from dragoman.errors import Conflict, NotFound, RunActive
 from dragoman.events import Usage
 from dragoman.operations.ledger import CallRecord
+from dragoman.session_ids import hub_session_id
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
@@ -19,6 +20,15 @@ async def test_a_session_comes_back_as_it_was_created(store: Store) -> None:
     await store.sessions.create(full)
     assert await store.sessions.get("s") == full
     assert await store.sessions.get("other") is None
+
+
+@pytest.mark.parametrize("stored_id", ["s", hub_session_id("s", owner="ann")])
+async def test_an_owners_session_is_found_by_either_id(store: Store, stored_id: str) -> None:
+    stored = session(stored_id)
+    await store.sessions.create(stored)
+    for id in ("s", hub_session_id("s", owner="ann")):
+        assert await store.sessions.get_own(id, owner="ann") == stored
+        assert await store.sessions.get_own(id, owner="bob") is None
 
 
 async def test_a_second_session_of_the_same_id_is_a_conflict(store: Store) -> None:
@@ -77,8 +87,8 @@ async def test_deleting_a_session_takes_messages_runs_and_calls_but_leaves_usage
         id="u", owner="ann", status="finished", started_at=1.0, session_id="s", tokens=Usage(3)
     )
     await store.usage.add(used)
-    assert await store.sessions.delete("s") is True
-    assert await store.sessions.delete("s") is False
+    assert await store.session_deletion.delete("s") is True
+    assert await store.session_deletion.delete("s") is False
     assert await store.messages.list("s") == []
     assert await store.runs.list("s") == []
     assert await store.calls.list_for_run("s-r0") == []
@@ -90,5 +100,5 @@ async def test_deleting_a_session_takes_messages_runs_and_calls_but_leaves_usage
 async def test_a_session_that_is_answering_is_not_deleted(store: Store) -> None:
     await store.runs.create(run(), session=session(), assistant=assistant())
     with pytest.raises(RunActive):
-        await store.sessions.delete("s")
+        await store.session_deletion.delete("s")
     assert without_host(await store.runs.get_active("s")) == run()

@@ -373,7 +373,7 @@ async def test_pages_and_counts_are_of_their_owner(store: Store) -> None:
 
 async def test_a_deleted_session_takes_its_tasks_along(store: Store) -> None:
     await submit(store, task())
-    await store.sessions.delete("s-t")
+    await store.session_deletion.delete("s-t")
     assert await store.team_tasks.get("t") is None
 
 

@@ -69,6 +69,22 @@ async def test_a_name_is_taken_once_in_a_team_of_an_owner_and_an_owner_has_a_lim
     assert (await store.triggers.delete("e"), await store.triggers.delete("e")) == (True, False)
 
 
+async def test_triggers_are_read_in_pages_and_found_by_their_texts(store: Store) -> None:
+    for number in range(5):
+        body = '{"task": "Count 50%_ of it."}' if number == 3 else "{}"
+        team = "day" if number == 4 else "night"
+        await store.triggers.create(
+            trigger(f"t{number}", name=f"Job {number}", team=team, body=body), limit=9
+        )
+    first = await store.triggers.list(owner="ada", limit=2)
+    second = await store.triggers.list(owner="ada", after=first[-1], limit=9)
+    assert [each.id for each in (*first, *second)] == ["t4", "t0", "t1", "t2", "t3"]
+    for text, ids in (("jOB 2", ["t2"]), ("50%_ OF", ["t3"]), ("0%o", []), ("job", ["t4", "t0"])):
+        found = await store.triggers.list(owner="ada", text=text, limit=2)
+        assert [each.id for each in found] == ids, text
+    assert await store.triggers.list(owner="bob", after=first[0]) == []
+
+
 async def test_an_occurrence_that_several_notice_at_once_is_inserted_once(store: Store) -> None:
     await store.triggers.create(trigger(next_at=5.0), limit=9)
     fired = await asyncio.gather(

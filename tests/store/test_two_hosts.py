@@ -21,10 +21,12 @@ from dragoman.events import Usage
 from dragoman.identity import LOCAL
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.results.artifact import Artifact
+from dragoman.store import retention
 from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.encryption import MasterKey
 from dragoman.store.mcp_servers import DefinitionPin
+from dragoman.store.sessions.shares import new_share
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.effort import rounds
@@ -33,6 +35,7 @@ from tests.store.conftest import Clock
 from tests.store.places import Place, empty_place
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
 from tests.store.test_approvals import asking
+from tests.store.test_branches import fork
 
 ROUNDS = rounds(quick=6, thorough=60)
 KEY = MasterKey(bytes(32))
@@ -160,11 +163,44 @@ async def test_a_session_with_an_active_run_is_not_deleted(hosts: tuple[Store, S
         id = f"s{number}"
         await first.sessions.create(session(id))
         begun, deleted = await race(
-            first.runs.create(run(id, session_id=id), assistant=assistant()), second.sessions.delete(id)
+            first.runs.create(run(id, session_id=id), assistant=assistant()),
+            second.session_deletion.delete(id),
         )
         assert isinstance(begun, NotFound) is (deleted is True), (begun, deleted)
         assert isinstance(deleted, RunActive) is (begun is None), (begun, deleted)
         assert ((await first.runs.get(id)) is None) is (deleted is True)
+
+
+async def test_a_session_is_deleted_at_both_hosts_while_its_forks_change(
+    hosts: tuple[Store, Store], place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "MAX_BATCH_SECONDS", 0.0)
+    first, second = hosts
+    for number in range(ROUNDS):
+        s, f, g, h = (f"{name}{number}" for name in "sfgh")
+        await converse(first, "one?", "two?", "three?", session_id=s)
+        for id in (f, g):
+            await fork(first, "a2", source=s, id=id)
+        whole = await first.messages.list(f)
+        token = new_share(g, owner="ann", now=1.0, expires_at=None, tools=False)
+        await race(
+            first.session_deletion.delete(s),
+            second.session_deletion.finish(s),
+            fork(second, "a1", source=f, id=h),
+            second.branches.rewind(g, "a0"),
+            first.branches.rewind(f, "u1"),
+            second.shares.create(token),
+            second.retention.purge({}),
+        )
+        await second.session_deletion.finish(s)
+        assert await first.sessions.get(s) is None
+        assert not place.query(f"SELECT 1 FROM branches WHERE parent_session_id = '{s}'")
+        assert not place.query(f"SELECT 1 FROM shares WHERE branch_session_id = '{s}'")
+        assert await second.messages.list(f) == whole[:3]
+        assert await second.messages.list(g) == whole[:2]
+        assert [page async for page in second.messages.pages(share_id=token.id)] in ([whole], [whole[:2]])
+        if await second.sessions.get(h) is not None:
+            assert await second.messages.list(h) == whole[:4]
 
 
 async def test_an_approval_is_asked_for_answered_and_used_once(hosts: tuple[Store, Store]) -> None:

@@ -35,6 +35,19 @@ def test_a_generated_team_is_there_at_once_and_goes_with_its_folder(tmp_path: Pa
         files.remove_team("main")
 
 
+def test_a_team_has_nothing_of_one_that_was_not_complete_when_a_hub_was_killed(tmp_path: Path) -> None:
+    teams = open_teams(tmp_path)
+    rule = tmp_path / "generated/writers/rules/team/instructions.md"
+    rule.parent.mkdir(parents=True)
+    rule.write_text("Rules that belong to another request.")
+    work = tmp_path / "generated/writers/workspace/chapter.md"  # of a team whose team.yaml somebody deleted
+    work.parent.mkdir()
+    work.write_text("Once upon a time")
+    GeneratedFiles(teams).create_team("writers", content="parent: main")
+    assert teams.sources("writers").team_rules == ()
+    assert work.read_text() == "Once upon a time"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [("other", "parent: nobody", BadRequest), ("other", "stepz: 1", BadRequest), ("../x", "", ConfigError)],

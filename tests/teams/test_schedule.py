@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
-from itertools import islice
+from itertools import islice, takewhile
+from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 
 from dragoman.errors import BadRequest
+from dragoman.teams import schedule
 from dragoman.teams.schedule import (
     MAX_CATCH_UP,
     Due,
@@ -181,6 +185,39 @@ def test_each_moment_of_a_day_is_in_one_window_wherever_clocks_change(
     assert before is not None
     assert after is not None
     assert (before.end, after.start) == (first, last)
+
+
+@pytest.mark.parametrize(
+    "during", ["* * * * *", "0-59 * * * *", "* 22-23,0-5 * * *", "30-59,0-10 9-17 * * *"]
+)
+@pytest.mark.parametrize(
+    "moment", ["2026-06-01T02:40+02:00", "2026-03-29T04:30+02:00", "2026-10-25T02:10+01:00"]
+)
+def test_a_window_is_found_hour_by_hour(during: str, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by its minutes, also where clocks change by an hour or half of one, but in far fewer steps."""
+    steps: list[CronSim] = []
+
+    class Counted(CronSim):
+        def __next__(self) -> datetime:
+            steps.append(self)
+            return super().__next__()
+
+    monkeypatch.setattr(schedule, "CronSim", Counted)
+    for name in (BERLIN, "UTC", "Australia/Lord_Howe"):
+        zone, count = find_zone(name), len(steps)
+        found = find_window(during, at(moment), zone=zone)
+        assert len(steps) - count <= 120
+        if found is not None and found.end - found.start < 82_800:  # else it is a day
+            minutes = {each.timestamp() for each in minutes_around(during, at(moment), zone=zone)}
+            inside = set(range(int(found.start), int(found.end), 60))
+            assert inside <= minutes
+            assert minutes.isdisjoint({found.start - 60, found.end})
+
+
+def minutes_around(during: str, moment: float, *, zone: ZoneInfo) -> Iterator[datetime]:
+    """The minutes that an expression matches within a day of a time."""
+    times = CronSim(during, datetime.fromtimestamp(moment - 90_000, zone))
+    return takewhile(lambda found: found.timestamp() < moment + 90_000, times)
 
 
 def test_ticks_of_a_window_have_the_same_names_at_every_host() -> None:

@@ -63,7 +63,7 @@ async def test_a_message_reaches_the_team_that_works_on_the_task(tmp_path: Path)
             for each in await hub.messages(task["sessionId"])
             if each["role"] == "user"
         ]
-        assert texts == ["Write.", "[the hub] A message of the team main: Hurry up."]
+        assert texts == ["Write.", '[the hub] A message of the team main:\n{"message":"Hurry up."}']
 
 
 async def sent(hub: Served) -> bool:

@@ -137,6 +137,16 @@ async def test_a_team_created_again_gets_neither_secrets_nor_rules(tmp_path: Pat
         assert await vault.list("scribe", LOCAL.owner) == []
 
 
+async def test_a_person_is_shown_the_secrets_that_a_team_gets_by_its_name(tmp_path: Path) -> None:
+    async with team_hub(tmp_path, {"main": main({"tools": [CREATE]})}) as hub:
+        vault = hub.hub.store.vault
+        vault.master_key = MasterKey.generate()
+        await vault.put(VaultEntry(team="scribe", owner=LOCAL.owner, name="pin"), "a-secret-pin")
+        await hub.chat("go", agent="main")
+        assert (await answer(hub))["input"]["keeps_secrets"] == ["pin"]
+        assert await names(hub) == ["main", "scribe"]
+
+
 @pytest.mark.parametrize("tool", ["teams_update", "update_team"])
 async def test_what_a_team_accepts_changes_once_a_person_has_agreed_and_its_file_stays(
     tmp_path: Path, tool: str

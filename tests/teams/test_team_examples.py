@@ -12,6 +12,7 @@ import pytest
 
 from tests.serving import Served, hub_of
 from tests.teams.team_hub import Json, eventually
+from tests.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples/teams"
 
@@ -42,6 +43,12 @@ async def approve(served: Served, session: str) -> None:
     assert len(waiting) == 1
     answer = await served.http.post(f"/api/approvals/{waiting[0]['id']}", json={"approved": True})
     assert answer.status_code == 200
+
+    async def has_gone_on() -> bool:
+        last = (await served.messages(session))[-1]
+        return not any(str(part.get("state")).startswith("approval-") for part in last["parts"])
+
+    await until(has_gone_on)
     run = served.active_run(session)
     if run is not None:
         await run.wait_ended()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.identity import LOCAL
 from dragoman.operations.context import Context
 from dragoman.server.app import Hub
 from dragoman.store.teams.memories import Memory, MemoryKind
@@ -60,6 +61,25 @@ async def test_a_later_run_is_told_what_an_earlier_one_saved_and_its_instruction
         assert [each.messages[-1].text for each in (third, fourth)] == ["three", "four"]
         stored = (await served.messages("b"))[0]["parts"]
         assert [part["text"] for part in stored] == ["two"]
+
+
+async def test_people_see_what_models_read_in_memories_and_tasks(tmp_path: Path) -> None:
+    write_team(tmp_path / "teams", "press", "allowed_tools: [memory.*, teams.delegate]\nmembers: [desk]")
+    write_team(tmp_path / "teams", "desk")
+    hidden = "".join(chr(0xE0000 + ord(each)) for each in "obey")
+    steps = [
+        call("memory.save", key=f"de\u200bploy{hidden}", content=f"Never{hidden} on Fridays.\u202e"),
+        call("memory.save", key="empty", content=hidden),
+        call("teams.delegate", team="desk", task=f"Write{hidden} it."),
+        *({"text": "Done."} for _ in range(2)),
+    ]
+    async with serving(tmp_path, steps, teams=str(tmp_path / "teams")) as served:
+        frames = msgspec.json.encode(await served.chat("one", agent="press")).decode()
+        assert "has no visible characters" in frames
+        [memory] = await served.hub.store.memories.list("press", LOCAL.owner)
+        assert (memory.key, memory.content) == ("deploy", "Never on Fridays.")
+        tasks = (await served.http.get("/api/tasks")).json()["tasks"]
+        assert [each["task"] for each in tasks] == ["Write it."]
 
 
 async def test_poisoned_memory_is_quoted_and_gives_no_right(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.operations.context import Context
+from dragoman.operations.context import Context, ParentAgent
 from dragoman.server.app import Hub
+from dragoman.teams.allowed_tools import AllowedTools
 from tests.serving import serving, text_of
 from tests.teams.test_team_agents import config_of, write, write_team
 from tests.teams.test_team_prompts import played
@@ -130,3 +132,49 @@ async def test_everything_may_be_allowed_and_the_policy_still_denies(tmp_path: P
         shown = {each.namespace for each in meta.visible_operations(Context(agent="main"))}
         assert {"time", "history"} <= shown
         assert "math" not in shown
+
+
+async def outcome_of(hub: Hub, agent: str) -> bool:
+    """Whether an agent may read its files."""
+    outcome = await hub._services.calls.call("files.list", {"path": "."}, context=Context(agent=agent))
+    return outcome.error is None
+
+
+async def test_the_agent_of_a_team_that_was_removed_may_call_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "teams"
+    write_team(root, "main", "allowed_tools: ['files.*']")
+    write_team(root, "other")
+    config = config_of(root, files_root=str(tmp_path))
+    async with Hub.open(config, tmp_path / "data", require_keys=False) as hub:
+        above = (ParentAgent("main", hub._services.calls),)
+        shutil.rmtree(root / "main")
+        shutil.rmtree(root / "other")
+        assert hub._services.teams.registry.reload()
+        for each in (Context(agent="main"), Context(agent="helper", parent_agents=above)):
+            outcome = await hub._services.calls.call("files.list", {"path": "."}, context=each)
+            assert outcome.error is not None
+            assert outcome.error.code == "call_denied"
+        write_team(root, "other", "allowed_tools: ['files.*']")
+        assert hub._services.teams.registry.reload()
+        assert await outcome_of(hub, "other")
+
+
+@pytest.mark.parametrize("change", ["narrowed", "removed"])
+async def test_what_a_team_may_no_longer_call_is_denied_to_runs_in_progress_too(
+    tmp_path: Path, change: str
+) -> None:
+    root = tmp_path / "teams"
+    write_team(root, "main", "allowed_tools: ['files.*']")
+    async with Hub.open(config_of(root), tmp_path / "data", require_keys=False) as hub:
+        [restriction] = [
+            each for each in hub._services.calls.access_control.restrictions if isinstance(each, AllowedTools)
+        ]
+        now = 0.0
+        restriction.clock = lambda: now
+        assert await outcome_of(hub, "main")
+        if change == "narrowed":
+            write_team(root, "main", "allowed_tools: ['time.now']")
+        else:
+            shutil.rmtree(root / "main")
+        now = 1.0
+        assert not await outcome_of(hub, "main")

@@ -14,6 +14,8 @@ from dragoman.server.app import Hub
 from dragoman.server.app.services import HubServices
 from tests.serving import Frames, serving
 from tests.teams.test_team_agents import config_of, write, write_team
+from tests.tools.test_shell import processes_with
+from tests.waiting import until
 
 TOOLS = "allowed_tools: ['files.*', 'shell.*']\n"
 
@@ -124,3 +126,19 @@ async def test_shell_off_leaves_no_operation_for_commands(tmp_path: Path) -> Non
     write_team(root, "main", TOOLS)
     async with Hub.open(config_of(root, shell="off"), tmp_path / "data", require_keys=False) as hub:
         assert not services(hub).registry.list("shell")
+
+
+async def test_what_ends_with_a_run_is_looked_for_once_there_was_something(tmp_path: Path) -> None:
+    root = tmp_path / "teams"
+    write_team(root, "main", "allowed_tools: [shell.run]")
+    command = {"command": "sleep 1234.5", "in_background": True}
+    turns: list[dict[str, Any]] = [
+        {"tools": [{"name": "shell_run", "input": command}]},
+        {"text": "It runs."},
+    ]
+    async with serving(tmp_path, turns, play="turns", teams=str(root), shell="unsafe") as hub:
+        hooks = services(hub.hub).hooks
+        assert [hook.name for hook in hooks] == ["confirm_destructive"]
+        await hub.chat("go", agent="main")
+        assert [hook.name for hook in hooks] == ["confirm_destructive", "end_browsers", "end_commands"]
+        await until(lambda: not processes_with("1234.5"))

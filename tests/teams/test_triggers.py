@@ -438,7 +438,7 @@ async def test_a_hub_without_teams_has_no_operations_of_triggers(tmp_path: Path)
     async with serving(tmp_path) as hub:
         operations = (await hub.http.get("/api/operations")).json()
         assert "triggers.create" not in str(operations)
-        assert (await hub.http.get("/api/triggers")).json() == {"triggers": []}
+        assert (await hub.http.get("/api/triggers")).json() == {"triggers": [], "next": None}
 
 
 async def test_an_occurrence_has_used_what_its_task_and_those_below_it_have(tmp_path: Path) -> None:

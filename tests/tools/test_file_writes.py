@@ -97,7 +97,8 @@ async def test_edits_are_made_together_or_not_at_all(team: Path) -> None:
         "rules/rule.md", "rules/new.md", "other/x", "../secret.txt", "workspace/../../secret.txt",
         "/etc/passwd", "~/x", "workspace", "workspace/link/secret.txt", "workspace/file-link",
         "workspace/proc/self/environ", "workspace/pipe", "workspace/a.txt/x", "docs/team.yaml",
-        "docs/inner/x", "docs/inner/deep/x", "workspace/\0", "workspace/" + "x" * 300,
+        "docs/inner/x", "docs/inner/deep/x", "workspace/.git", "workspace/new/.git/hooks/pre-commit",
+        "docs/.Git/config", "workspace/\0", "workspace/" + "x" * 300,
     ],
 )  # fmt: skip
 async def test_workspace_escapes_by_path_link_device_and_protected_file_are_refused(

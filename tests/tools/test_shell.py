@@ -27,6 +27,7 @@ from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Mount, Sandbox, SandboxLimits
 from dragoman.tools.shell.workplace import Workplace
+from tests.waiting import until
 
 LIMITS = SandboxLimits(memory=200_000_000, processes=40, file_size=20_000_000)
 
@@ -338,6 +339,23 @@ async def test_background_commands_of_one_caller_are_limited(shell: Shell) -> No
     many += [shell.call("run", command="sleep 1000", in_background=True)]
     errors = [each.error.code for each in await asyncio.gather(*many) if each.error is not None]
     assert errors == ["rate_limit_exceeded"] * 3
+
+
+async def test_commands_of_one_caller_take_turns_beyond_a_number(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.tools.shell.operations.MAX_RUNNING", 2)
+    registry = Registry(*shell_operations(OneWorkplace(shell.folder, LIMITS, None), shell.background))
+    command = "touch $$.began; until [ -e go ]; do sleep 0.01; done; set -- *.began; echo $#; rm $$.began"
+    async with Calls(registry, MemoryLedger()) as calls:
+        running = [
+            asyncio.ensure_future(calls.call("shell.run", {"command": command}, context=Context()))
+            for _ in range(5)
+        ]
+        await until(lambda: len(list(shell.workspace.glob("*.began"))) == 2)
+        (shell.workspace / "go").touch()
+        numbers = [int((await each).unwrap()["output"]) for each in running]
+    assert max(numbers) == 2
 
 
 async def test_without_bubblewrap_commands_are_refused_unless_that_is_configured(shell: Shell) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, UnknownThread
 from dragoman.wire.anthropic.client_request import estimate_input_tokens, parse_messages_request
+from dragoman.wire.anthropic.encoder import error_body, error_status
 from tests.wire.anthropic_bodies import asking, claude_code, image, result, saying, tool, use
 
 HI = {"role": "user", "content": "Hi"}
@@ -45,6 +46,7 @@ def turns(*blocks: Any) -> bytes:
         (asking(stream="yes"), "stream"),
         (asking(thinking=[]), "thinking"),
         (asking(thinking={"budget_tokens": 3}), "thinking.type"),
+        (asking(thread="t"), "thread"),
         (asking(output_config="low"), "output_config"),
         (asking(output_format="json"), "output_format"),
         (asking(output_format={}, output_config={"format": {"type": "json_schema"}}), "output_format"),
@@ -186,3 +188,16 @@ def change(body: Any, path: tuple[Any, ...], *, junk: Any, removed: bool) -> Non
 def test_any_bytes_are_parsed_or_rejected(raw: bytes) -> None:
     with pytest.raises(BadRequest):
         parse_messages_request(raw)
+
+
+def test_the_rest_of_a_thread_is_refused_so_that_the_sdk_sends_the_whole_conversation() -> None:
+    """The SDK's tool runner sends only new messages, unless the error has the code that it reads."""
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    for raw in (asking(thread=thread), asking(thread=thread, messages=[]), asking(thread={"type": "new"})):
+        with pytest.raises(UnknownThread) as caught:
+            parse_messages_request(raw)
+        error: Any = error_body(caught.value, request_id="req_1")["error"]
+        assert (error_status(caught.value), error["type"]) == (400, "invalid_request_error")
+        assert error["details"] == {"error_code": "thread_not_found"}
+    started = parse_messages_request(asking(thread={"type": "create"}))
+    assert started.request.options["thread"] == {"type": "create"}  # which other families drop, and name

@@ -192,6 +192,10 @@ def test_arguments_that_are_not_an_object_are_wrapped_for_the_sdk() -> None:
     assert block_input(" null", e.ToolInputAvailable("c1", "f", {})) == {}
     assert block_input("ls -l", e.ToolInputAvailable("c1", "f", "ls -l")) == {"INVALID_JSON": "ls -l"}
     assert block_input("[1]", e.ToolInputError("c1", "f", "[1]", "no object")) == {"INVALID_JSON": "[1]"}
+    twice = r'"{\"a\":1}"'
+    assert block_input(twice, e.ToolInputError("c1", "f", twice, "no object")) == {"a": 1}
+    text = r'"{\"a\":"'
+    assert block_input(text, e.ToolInputError("c1", "f", text, "no object")) == {"INVALID_JSON": text}
     assert block_input("\n{}", e.ToolInputAvailable("c1", "f", {})) == {}
 
 
@@ -266,6 +270,15 @@ def test_events_without_an_anthropic_equivalent_are_omitted() -> None:
 )
 def test_finish_reasons_become_stop_reasons(reason: e.FinishReason, stop_reason: str) -> None:
     assert streamed(written([[e.FinishStep(reason)]]))["stop_reason"] == stop_reason
+
+
+def test_an_answer_that_only_claims_calls_ends_its_turn() -> None:
+    """vLLM and others say `tool_calls` after a plain text."""
+    events = [*text("Hi"), e.FinishStep("tool-calls")]
+    assert streamed(written([events]))["stop_reason"] == "end_turn"
+    assert created(encode_document(events, id="i", model="m"))["stop_reason"] == "end_turn"
+    called = [*call("c1", "f", "{}"), e.FinishStep("tool-calls")]
+    assert streamed(written([called]))["stop_reason"] == "tool_use"
 
 
 def test_anthropics_own_stop_reason_takes_precedence_and_a_stop_sequence_is_reported() -> None:

@@ -153,6 +153,13 @@ CALLS: dict[str, list[Any]] = {  # the lists of calls in the chunks of a stream 
     "arguments null": parts({**HEADER, "function": {"name": "f", "arguments": None}}, ARGUMENTS),
     "function null at the end": parts(call(), {"index": 0, "function": None}),
     "nothing at the end": parts(call(), {"index": 0}),
+    "arguments twice": parts(HEADER, ARGUMENTS, ARGUMENTS),  # vLLM's xlam parser flushes them again
+    "arguments in parts, then whole": parts(
+        HEADER,
+        {"index": 0, "function": {"arguments": '{"a":'}},
+        {"index": 0, "function": {"arguments": "1}"}},
+        ARGUMENTS,
+    ),
     "object": [call()],
     "null beside it": [[None, call()]],
 }

@@ -78,12 +78,16 @@ def test_options_that_only_anthropic_supports_are_dropped_and_reported() -> None
     options: dict[str, Any] = {
         "anthropic_beta": ["x"],
         "anthropic-version": "2023-06-01",
+        "billing_policy": {"type": "default"},
         "cache_control": {"type": "ephemeral"},
+        "compaction": {"enabled": True},
         "container": None,
         "context_management": {"edits": []},
+        "fallback_credit_token": "t",
         "mcp_servers": [],
         "output_config": {"task_budget": {"total": 9}},
         "speed": "fast",
+        "thread": {"type": "create"},
         "temperature": 1,
         "top_k": 5,
         "seed": None,
@@ -92,10 +96,14 @@ def test_options_that_only_anthropic_supports_are_dropped_and_reported() -> None
     names = [
         "anthropic-version",
         "anthropic_beta",
+        "billing_policy",
         "cache_control",
+        "compaction",
         "context_management",
+        "fallback_credit_token",
         "mcp_servers",
         "speed",
+        "thread",
         "output_config.task_budget",
     ]
     supported = {"temperature": 1, "seed": None, "vendors_own": {"x": 1}}

@@ -102,6 +102,16 @@ def calls(*fragments: Fragment, finish: str = "tool_calls") -> list[tuple[Any, .
             id="rule 3: a second call without a header",
         ),
         pytest.param(
+            [fragment("", "f", id="a"), fragment('{"x"'), fragment(":1}"), fragment(FULL)],
+            [("call", "a", "f", FULL, X)],
+            id="rule 6: all arguments once more, as vLLM flushes them",
+        ),
+        pytest.param(
+            [fragment(FULL, "f", id="a"), fragment(FULL), fragment('{"x":2}')],
+            [("call", "a", "f", FULL, X), ("call", "call_1", "f", '{"x":2}', {"x": 2})],
+            id="rule 6: and other arguments are another call",
+        ),
+        pytest.param(
             [fragment(FULL, "f"), fragment(FULL, "g"), fragment("", "h")],
             [
                 ("call", "call_1", "f", FULL, X),

@@ -47,6 +47,9 @@ OPAQUE: dict[str, Any] = {
         }
     },
     "blocks": {"openai": {"thinking_blocks": [{"type": "thinking", "thinking": "Hm", "signature": "c2ln"}]}},
+    "summary": {
+        "openai": {"reasoning_summary": [{"type": "summary_text", "text": "Hm", "signature": "c2ln"}]}
+    },
     "copilot": {"openai": {"reasoning_opaque": "b3BhcXVl"}},
     "gemini": {"openai": {"extra_content": {"google": {"thought_signature": "c2ln"}}}},
 }
@@ -57,7 +60,7 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
     "azure_filtered": [("text", "Well, "), ("finish", "content-filter", "m-1")],
     "copilot": [("reasoning", "Hm", OPAQUE["copilot"]), ("text", "Yes"), ("finish", "stop", "cop-1")],
     "dashscope": [("call", "call_q", "weather", OSLO, WEATHER[0]), CALLS],
-    "databricks": [("reasoning", "Hm"), ("text", "Ja"), STOP],
+    "databricks": [("reasoning", "Hm", OPAQUE["summary"]), ("text", "Ja"), STOP],
     "deepseek": [("reasoning", "We add."), ("text", "42"), STOP],
     "detail_error": [("failure", "bad_request")],
     "doubleword": [("reasoning", "Hm!"), ("text", "Ja"), STOP],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -111,6 +112,19 @@ def test_max_output_tokens_covers_all_choices(fields: dict[str, Any], most: int 
 def test_searches_are_limited_by_their_tools_or_assumed(fields: dict[str, Any], most: int) -> None:
     assert head(**fields).max_searches() == most
     assert head(**fields).may_search or not most
+
+
+@pytest.mark.parametrize("letter", ["w", "_", "-"])
+def test_tools_of_the_provider_are_found_however_their_names_are_escaped(letter: str) -> None:
+    search = {"type": "web_search_20250305-", "max_uses": 3}
+    advisor = {"type": "advisor_20260301-", "model": "large-w", "max_uses": 2, "max_tokens": 10}
+    raw = msgspec.json.encode({"model": "m", "tools": [search, advisor]})
+    escaped = re.sub(rb"[a_]", lambda found: b"\\u%04X" % found[0][0], raw)
+    for body in (raw, escaped, raw.replace(letter.encode(), b"\\u%04x" % ord(letter))):
+        found = RawRequestBody(body)
+        assert found.may_search
+        assert found.max_searches() == 3
+        assert [(each.model, each.uses) for each in found.advisors] == [("large-w", 2)]
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,29 @@ def test_a_turn_with_reasoning_calls_and_outputs_becomes_one_message_a_step() ->
     ]
 
 
+@pytest.mark.parametrize("id", ["undefined", "terminal:0"])
+def test_calls_of_a_step_that_share_an_id_get_the_outputs_in_their_order(id: str) -> None:
+    """As of clients that number calls anew in each turn, or have none (pi, hermes-agent, gpt-oss)."""
+
+    def call(x: int) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": id, "name": "weather", "arguments": f'{{"x":{x}}}'}
+
+    def output(text: str) -> dict[str, Any]:
+        return {"type": "function_call_output", "call_id": id, "output": text}
+
+    hi = {"role": "user", "content": "hi"}
+    items = (hi, call(1), call(2), output("a"), output("b"), hi, call(3), hi, call(4), output("d"))
+    calls = [part for message in messages(*items) for part in message.parts if isinstance(part, ToolPart)]
+    assert [(part.tool_call_id, part.input, part.output or None) for part in calls] == [
+        (id, {"x": 1}, "a"),
+        (id, {"x": 2}, "b"),
+        (id, {"x": 3}, None),
+        (id, {"x": 4}, "d"),
+    ]
+    with pytest.raises(BadRequest, match="no earlier call"):
+        messages(hi, call(1), output("a"), output("b"))
+
+
 def test_encrypted_reasoning_is_kept_byte_for_byte() -> None:
     sealed = "gAAAA+/=\u00e9 \u2028x"
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed}

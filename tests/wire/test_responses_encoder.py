@@ -87,6 +87,13 @@ def test_a_text_climbs_the_whole_ladder_and_the_last_event_has_the_whole_respons
     }
 
 
+@pytest.mark.parametrize("usage", [e.Usage(None, 7), e.Usage(11, None), e.Usage()])
+def test_a_count_that_nobody_made_is_not_zero(usage: e.Usage) -> None:
+    """Ollama does not count a prompt that it has cached."""
+    found = encode([e.TextDelta("t", "Hi"), e.FinishStep("stop", usage)])
+    assert found[-1]["response"]["usage"] is None
+
+
 def test_reasoning_is_a_summary_and_brings_back_what_its_provider_sealed() -> None:
     signed = {"anthropic": {"signature": "s=="}}
     found = encode([e.ReasoningStart("r"), e.ReasoningDelta("r", "hm"), e.ReasoningEnd("r", signed), DONE])
@@ -306,6 +313,46 @@ def test_an_answer_that_was_cut_is_incomplete_and_says_why(reason: Any, details:
     last = encode([e.TextStart("t"), e.TextDelta("t", "Hel"), e.FinishStep(reason)])[-1]
     assert last["type"] == "response.incomplete"
     assert last["response"]["incomplete_details"] == {"reason": details}
+
+
+_CUT_TEXT: list[e.Event] = [e.TextStart("t"), e.TextDelta("t", "Hel")]
+_CUT_CALL: list[e.Event] = [e.ToolInputStart("c", "get"), e.ToolInputDelta("c", '{"a":')]
+
+
+@pytest.mark.parametrize("reason", ["length", "content-filter", "stop", "max-steps"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        _CUT_TEXT,
+        [*_CUT_TEXT, e.TextEnd("t")],
+        [*_CUT_CALL, e.ToolInputError("c", "get", '{"a":', "cut")],
+        [*_CUT_CALL, e.ToolInputAvailable("c", "get", {"a": 1})],
+    ],
+)
+@pytest.mark.parametrize("has_format", [False, True])
+def test_the_item_that_an_answer_ends_in_is_as_incomplete_as_the_answer(
+    last: list[e.Event], reason: Any, has_format: bool
+) -> None:
+    first: list[e.Event] = [e.TextStart("a"), e.TextDelta("a", "One."), e.TextEnd("a")]
+    ends: list[e.Event] = [e.FinishStep(reason), e.Finish(reason)]
+    found = encode([*first, *last, *ends], head({"type": "function", "name": "get"}, has_format=has_format))
+    check_ladder(found)
+    statuses = {item["type"]: item["status"] for item in found[-1]["response"]["output"]}
+    cut = "incomplete" if reason in ("length", "content-filter") else "completed"
+    if has_format and len(statuses) > 1:  # the text is shown after the calls
+        assert statuses["function_call"] == cut
+    else:
+        assert list(statuses.values())[-1] == cut
+        assert found[-1]["response"]["output"][0]["status"] == "completed"
+
+
+def test_an_item_that_another_one_follows_is_complete_before_it() -> None:
+    call: list[e.Event] = [e.ToolInputStart("c", "get"), e.ToolInputAvailable("c", "get", {})]
+    found = encode([*_CUT_TEXT, e.TextEnd("t"), *call, e.FinishStep("tool-calls")], head())
+    added = [frame["output_index"] for frame in found if frame["type"] == "response.output_item.added"]
+    assert added == [0, 1]
+    order = [frame["type"] for frame in found if frame["type"].startswith("response.output_item")]
+    assert order == ["response.output_item.added", "response.output_item.done"] * 2
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,58 @@ def test_reasoning_of_another_provider_is_left_out() -> None:
     assert [item["type"] for item in body(history)["input"]] == ["message"]
 
 
+def test_a_call_id_occurs_once_in_a_request() -> None:
+    def call(id: str, output: str) -> ToolPart:
+        return ToolPart("tool-weather", id, "output-available", input={}, output=output)
+
+    first = assistant(StepStartPart(), call("c", "1"), call("c", "2"), StepStartPart(), call("c", "3"))
+    items = body(user(TextPart("Hi")), first, user(TextPart("More")), assistant(call("c-2", "4")))["input"]
+    ids = [item["call_id"] for item in items if item.get("type") == "function_call"]
+    assert ids == ["c", "c-2", "c-3", "c-2-2"]
+    outputs = [(item["call_id"], item["output"]) for item in items if "output" in item]
+    assert outputs == list(zip(ids, "1234", strict=True))
+
+
+def test_cache_marks_are_breakpoints_of_the_content_unless_the_model_refuses_them() -> None:
+    mark = {"anthropic": {"cacheControl": {"type": "ephemeral", "ttl": "1h"}}}
+    call = ToolPart(
+        "tool-weather", "c", "output-available", input={}, output="1", result_provider_metadata=mark
+    )
+    history = (
+        Message("s", "system", (TextPart("Be brief."), TextPart("Long.", provider_metadata=mark))),
+        user(TextPart("Hi", provider_metadata=mark), FilePart("image/png", PNG, provider_metadata=mark)),
+        assistant(TextPart("Hm.", provider_metadata=mark), call),
+        user(TextPart("More")),
+    )
+    marked = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    image = {"type": "input_image", "image_url": PNG, "detail": "auto"}
+    answer = {"type": "output_text", "text": "Hm.", "annotations": []}
+    called = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "c"}
+    assert body(*history)["input"] == [
+        {
+            "role": "system",
+            "content": [
+                {"type": "input_text", "text": "Be brief."},
+                {"type": "input_text", "text": "Long.", **marked},
+            ],
+        },
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi", **marked}, {**image, **marked}]},
+        {"type": "message", "role": "assistant", "content": [answer]},
+        called,
+        {**output, "output": [{"type": "input_text", "text": "1", **marked}]},
+        {"role": "user", "content": "More"},
+    ]
+    assert body(*history, drop=("prompt_cache_breakpoint",))["input"] == [
+        {"role": "system", "content": "Be brief.Long."},
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}, image]},
+        {"type": "message", "role": "assistant", "content": [answer]},
+        called,
+        {**output, "output": "1"},
+        {"role": "user", "content": "More"},
+    ]
+
+
 def test_files_are_parts_of_the_input_and_of_outputs() -> None:
     files = (
         FilePart("image/png", PNG),
@@ -193,6 +245,14 @@ def test_what_the_api_does_not_have_is_reported_or_refused() -> None:
             "reasoning.effort",
         ),
         ({"message": "Unknown parameter: 'include'.", "param": None}, "include"),
+        (
+            {
+                "message": "Unknown parameter: 'input[0].content[0].prompt_cache_breakpoint'.",
+                "param": "input[0].content[0].prompt_cache_breakpoint",
+                "code": "unknown_parameter",
+            },
+            "prompt_cache_breakpoint",
+        ),
         (
             {"message": "Invalid value for 'temperature'", "param": "temperature", "code": "invalid_value"},
             None,

@@ -48,6 +48,17 @@ class EventStream {
 
   constructor() {
     document.addEventListener("visibilitychange", () => this.update());
+    window.addEventListener("online", () => this.retry());
+  }
+
+  /** Connect now: the network is back, or somebody has signed in again. */
+  retry(): void {
+    this.refused = false;
+    if (this.timer !== null) {
+      clearTimeout(this.timer);
+      this.timer = this.controller = null;
+    }
+    this.update();
   }
 
   listen(listener: Listener): () => void {
@@ -77,6 +88,7 @@ class EventStream {
     this.controller?.abort();
     this.controller = null;
     if (this.timer !== null) clearTimeout(this.timer);
+    this.timer = null;
     this.behind = true;
     this.set("off");
   }
@@ -119,7 +131,7 @@ class EventStream {
       if (this.controller !== controller) return;
       this.failures += 1; // tried again below
       this.problem = error instanceof HubError && error.status > 0 ? error : null;
-      this.refused = this.problem?.status === 403;
+      this.refused = this.problem?.status === 403 || this.problem?.status === 401; // until the next sign-in
     }
     if (this.controller !== controller) return;
     if (this.refused) {
@@ -131,10 +143,7 @@ class EventStream {
     this.set("waiting");
     this.start();
     const wait = Math.min(500 * 2 ** this.failures, MAX_WAIT) * (0.5 + Math.random() / 2);
-    this.timer = setTimeout(() => {
-      this.controller = null;
-      this.update();
-    }, wait);
+    this.timer = setTimeout(() => this.retry(), wait);
   }
 
   private tell(events: HubEvent[]): void {
@@ -181,7 +190,14 @@ export function useEvents(names: string | readonly string[], onEvents: (events: 
 
 const INVALIDATE_DELAY = 300; // ms: a burst of events causes one request
 
-/** Read these queries anew when something with one of these names happens; at most about three times a second. */
+/** How many requests it takes to read queries anew: one for each page that is shown. */
+function countRequests(client: QueryClient, keys: QueryKey[]): number {
+  const shown = keys.flatMap((queryKey) => client.getQueryCache().findAll({ queryKey, type: "active" }));
+  const pages = shown.map(({ state }) => (state.data as { pages?: unknown[] } | undefined)?.pages?.length ?? 1);
+  return pages.reduce((sum, each) => sum + each, 0);
+}
+
+/** Read these queries anew when something with one of these names happens; with about three requests a second at most. */
 export function useInvalidate(names: string | readonly string[], ...keys: QueryKey[]): void {
   const client = useQueryClient();
   const reading = useRef(false);
@@ -195,7 +211,7 @@ export function useInvalidate(names: string | readonly string[], ...keys: QueryK
       await reread(client, ...keys);
       reading.current = false;
       if (again.current) read();
-    }, INVALIDATE_DELAY);
+    }, INVALIDATE_DELAY * Math.max(1, countRequests(client, keys)));
   };
   useEvents(names, read);
   useStaleAfter(...keys);
@@ -222,6 +238,11 @@ export function useStaleAfter(...keys: QueryKey[]): void {
     },
     [client, text],
   );
+}
+
+/** Follow events again after a sign-in. */
+export function retryEvents(): void {
+  stream.retry();
 }
 
 /** Whether the stream of events is connected. */

@@ -1,7 +1,8 @@
 /** Who is signed in. `useSession()` in any component below `SessionGate`. */
 import { useQueryClient } from "@tanstack/react-query";
-import { createContext, useCallback, useContext, useEffect, useState, type ReactNode } from "react";
+import { createContext, useCallback, useContext, useEffect, useRef, useState, type ReactNode } from "react";
 import { api, HubError, setCredentials, setOnUnauthorized } from "./client";
+import { retryEvents } from "./events";
 
 export type Scope = "gateway" | "chat" | "operations" | "spoke" | "runner" | "admin";
 
@@ -34,25 +35,51 @@ export function useSession(): Session {
   return session;
 }
 
-type State = { at: "loading" } | { at: "out"; error: HubError | null } | { at: "in"; answer: SessionAnswer };
+type State =
+  | { at: "loading" }
+  | { at: "out"; error: HubError | null }
+  /** `ended`: the sign-in has ended, and the page waits behind the form for the next one. */
+  | { at: "in"; answer: SessionAnswer; ended: boolean };
 export type SignIn = (body: { key: string } | { link: string }) => Promise<void>;
 
 const PATH = "/api/console/session";
+/** Who is signed in at the hub that answers now. */
+export function readSession(): Promise<SessionAnswer> {
+  return api.get<SessionAnswer>(PATH);
+}
+
 /** Tabs of one browser share the cookie of a sign-in, so that what one of them changes is over in the others. */
 const TABS = new BroadcastChannel("dragoman-sign-in");
 
-/** Show `children` to whoever is signed in, `fallback` to others. */
+/** Whether two sign-ins see the same: what is on the page may stay. */
+function isSame(one: SessionAnswer, other: SessionAnswer): boolean {
+  return one.signedIn && other.signedIn && one.owner === other.owner && one.scopes.join() === other.scopes.join();
+}
+
+/**
+ * Show `children` to whoever is signed in, `fallback` to others. A sign-in that ends leaves the page as it is, behind
+ * `again`: what was typed is there when the same person has signed in again. For somebody else it is loaded anew.
+ */
 export function SessionGate(props: {
   children: ReactNode;
   loading: ReactNode;
   fallback: (signIn: SignIn, error: HubError | null) => ReactNode;
+  again: (signIn: SignIn, error: HubError) => ReactNode;
 }) {
   const [state, setState] = useState<State>({ at: "loading" });
   const queries = useQueryClient();
+  const current = useRef<SessionAnswer | null>(null);
   const accept = useCallback((answer: SessionAnswer) => {
+    if (current.current !== null && !isSame(current.current, answer)) {
+      reloadForAnother();
+      return;
+    }
     setCredentials(answer.csrf);
-    queries.clear(); // what was read before, perhaps by somebody else
-    setState(answer.signedIn ? { at: "in", answer } : { at: "out", error: null });
+    if (current.current === null) queries.clear(); // what was read before, perhaps by somebody else
+    else void queries.invalidateQueries();
+    current.current = answer.signedIn ? answer : null;
+    setState(answer.signedIn ? { at: "in", answer, ended: false } : { at: "out", error: null });
+    retryEvents();
   }, [queries]);
   const signIn = useCallback<SignIn>(
     async (body) => {
@@ -62,17 +89,20 @@ export function SessionGate(props: {
     [accept],
   );
   useEffect(() => {
-    TABS.onmessage = () => location.reload(); // as somebody else, or as nobody, with nothing left of before
+    TABS.onmessage = ({ data }: MessageEvent<string>) => {
+      if (data === "signed out") reloadForAnother();
+      else void readSession().then(accept, () => location.reload());
+    };
     setOnUnauthorized(() => {
       // A wrong key is told where it was typed; what ends a sign-in leads back to the form.
-      setState((now) => (now.at === "in" && now.answer.keysRequired ? { at: "out", error: ENDED } : now));
+      setState((now) => (now.at === "in" && now.answer.keysRequired && !now.ended ? { ...now, ended: true } : now));
     });
     const link = takeLink();
     const begin = async () => {
       let failed: unknown = null;
       if (link !== null) await signIn({ link }).catch((error: unknown) => (failed = error));
       if (link !== null && failed === null) return;
-      accept(await api.get<SessionAnswer>(PATH)); // a link that was used before may have signed this browser in
+      accept(await readSession()); // a link that was used before may have signed this browser in
       if (failed !== null) setState((now) => (now.at === "in" ? now : out(failed)));
     };
     begin().catch((error: unknown) => setState(out(error)));
@@ -88,10 +118,23 @@ export function SessionGate(props: {
       await api.delete(PATH);
       TABS.postMessage("signed out");
       setCredentials(null);
+      sessionStorage.clear();
+      current.current = null;
       setState({ at: "out", error: null });
     },
   };
-  return <Context.Provider value={session}>{props.children}</Context.Provider>;
+  return (
+    <Context.Provider value={session}>
+      {props.children}
+      {state.ended && props.again(signIn, ENDED)}
+    </Context.Provider>
+  );
+}
+
+/** Load the page as whoever is signed in now, with nothing left of before. */
+function reloadForAnother(): void {
+  sessionStorage.clear(); // drafts
+  location.reload();
 }
 
 function out(error: unknown): State {

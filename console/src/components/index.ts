@@ -4,6 +4,7 @@ export * from "./dialog";
 export * from "./icons";
 export * from "./json";
 export * from "./keys";
+export * from "./modules";
 export * from "./numbers";
 export * from "./search";
 export * from "./new_rows";

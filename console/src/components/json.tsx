@@ -1,19 +1,40 @@
 /** A JSON value: indented, coloured by nothing, collapsed when it is large. */
-import { useMemo, useState } from "react";
+import { useLayoutEffect, useMemo, useState } from "react";
 import { Button } from "./basics";
 import { bytes } from "./numbers";
 import { copyText } from "./toast";
 
 const COLLAPSE_ABOVE = 20_000; // characters
-const MAX_SHOWN = 500_000;
+const PAGE = 500_000; // characters that are added at once
 const PREVIEW = 2_000;
 
-/** `value` may be a string that holds JSON already. A text of base64 is named, not shown. `isSpelt`: what cannot be seen is spelt. */
-export function JsonView({ value, label = "JSON", isSpelt = false }: { value: unknown; label?: string; isSpelt?: boolean }) {
-  const text = useMemo(() => (isSpelt ? spell(toText(value)) : toText(value)), [value, isSpelt]);
-  const [open, setOpen] = useState(false);
-  const isLarge = text.length > COLLAPSE_ABOVE;
-  const shown = !isLarge ? text : open ? text.slice(0, MAX_SHOWN) : text.slice(0, PREVIEW);
+/** Whether a text of JSON is shown in part until somebody asks for all of it. */
+export function isLarge(text: string): boolean {
+  return text.length > COLLAPSE_ABOVE;
+}
+
+interface JsonViewProps {
+  value: unknown;
+  label?: string;
+  isSpelt?: boolean;
+  isWhole?: boolean;
+  /** Called when all of it is shown. */
+  onShownWhole?: () => void;
+}
+
+/**
+ * `value` may be a string that holds JSON already. A text of base64 is named, not shown. `isSpelt`: what cannot be seen is spelt.
+ * `isWhole`: base64 is shown as well, where somebody decides about it.
+ */
+export function JsonView({ value, label = "JSON", isSpelt = false, isWhole = false, onShownWhole }: JsonViewProps) {
+  const text = useMemo(() => (isSpelt ? spell(toText(value, isWhole)) : toText(value, isWhole)), [value, isSpelt, isWhole]);
+  const [pages, setPages] = useState(0);
+  const isFolded = isLarge(text);
+  const shown = !isFolded ? text : text.slice(0, pages === 0 ? PREVIEW : pages * PAGE);
+  const isShownWhole = shown.length === text.length;
+  useLayoutEffect(() => {
+    if (isShownWhole) onShownWhole?.();
+  }, [isShownWhole, value]);
   return (
     <div className="json">
       <pre tabIndex={0} aria-label={label}>
@@ -21,9 +42,14 @@ export function JsonView({ value, label = "JSON", isSpelt = false }: { value: un
         {shown.length < text.length && "\n…"}
       </pre>
       <div className="json-actions">
-        {isLarge && (
-          <Button look="quiet" aria-expanded={open} onClick={() => setOpen(!open)}>
-            {open ? "Show less" : `Show all ${bytes(text.length)}`}
+        {isFolded && !isShownWhole && (
+          <Button look="quiet" aria-expanded={false} data-more onClick={() => setPages(pages + 1)}>
+            {text.length <= PAGE ? `Show all ${bytes(text.length)}` : `Show more: ${bytes(shown.length)} of ${bytes(text.length)} shown`}
+          </Button>
+        )}
+        {isFolded && pages > 0 && (
+          <Button look="quiet" aria-expanded={true} onClick={() => setPages(0)}>
+            Show less
           </Button>
         )}
         <Button look="quiet" icon="copy" aria-label={`Copy ${label}`} onClick={() => void copyText(text)} />
@@ -32,16 +58,30 @@ export function JsonView({ value, label = "JSON", isSpelt = false }: { value: un
   );
 }
 
-export function toText(value: unknown): string {
+export function toText(value: unknown, isWhole = false): string {
   if (typeof value === "string") return value;
-  return JSON.stringify(value, shorten, 2) ?? "";
+  return JSON.stringify(value, isWhole ? undefined : shorten, 2) ?? "";
 }
 
-/** Characters that cannot be seen are spelt, so that nobody approves something other than what they read. */
+/** What draws nothing, turns the direction of a text or looks like a space. Pictures keep their selector: "❤️". */
+const UNSEEN = /(?![ \n\t]|(?<=\p{Extended_Pictographic})\ufe0f)[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+const WORD = /[\p{L}\p{M}]+/gu;
+const LATIN = /\p{Script=Latin}/u;
+const LOOKALIKE = /[\p{Script=Cyrillic}\p{Script=Greek}\p{Script=Armenian}\p{Script=Cherokee}]/gu;
+
+/**
+ * Characters that cannot be seen are spelt, and letters of scripts that look like Latin in words that have Latin
+ * letters as well: nobody approves something other than what they read.
+ */
 export function spell(text: string): string {
-  return text.replace(/[\u007f-\u00a0\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\ufff9-\ufffb]/gu, (sign) => {
-    return `\\u${sign.codePointAt(0)!.toString(16).padStart(4, "0")}`;
-  });
+  return text
+    .replace(WORD, (word) => (LATIN.test(word) ? word.replace(LOOKALIKE, escape) : word))
+    .replace(UNSEEN, escape);
+}
+
+function escape(sign: string): string {
+  const code = sign.codePointAt(0)!.toString(16).padStart(4, "0");
+  return code.length > 4 ? `\\u{${code}}` : `\\u${code}`;
 }
 
 function shorten(_: string, value: unknown): unknown {

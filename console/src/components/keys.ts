@@ -3,7 +3,7 @@
  * mounted, and lists them behind `?`. Single keys are silent in inputs and can be switched off (WCAG 2.1.4).
  * A later binding of the same key wins. `mod+k` is Ctrl or ⌘, and works everywhere.
  */
-import { useEffect, useRef, useSyncExternalStore } from "react";
+import { useLayoutEffect, useRef, useSyncExternalStore } from "react";
 
 export type KeyBindings = Record<string, [what: string, run: (event: KeyboardEvent) => void]>;
 
@@ -36,11 +36,11 @@ export function useSingleKeys(): boolean {
   }, singleKeysOn);
 }
 
-/** Bind keys while the component is mounted; null binds nothing. */
+/** Bind keys while the component is mounted, from its first paint on; null binds nothing. */
 export function useKeys(title: string, bindings: KeyBindings | null): void {
   const current = useRef<KeyBindings>({});
   current.current = bindings ?? {};
-  useEffect(() => {
+  useLayoutEffect(() => {
     const group = { title, bindings: current };
     groups.push(group);
     return () => void groups.splice(groups.indexOf(group), 1);
@@ -68,6 +68,7 @@ function isTyping(target: EventTarget | null): boolean {
 
 function onKeyDown(event: KeyboardEvent): void {
   if (event.defaultPrevented || event.isComposing || event.altKey) return;
+  if (document.querySelector("dialog.sign-in-again") !== null) return; // nothing else can be reached
   const mod = event.ctrlKey || event.metaKey;
   if (mod) {
     run(`mod+${event.key.toLowerCase()}`, event);

@@ -29,12 +29,13 @@ export function relativeTime(at: number, now = hubTime()): string {
   return new Date(at * 1000).toLocaleDateString();
 }
 
-/** Seconds: "38 ms", "1.88 s", "2 min 5 s". */
+/** Seconds: "38 ms", "1.88 s", "2 min 5 s". Less than none, as of two clocks, is none. Each is rounded before its unit is chosen. */
 export function duration(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 10) return `${seconds.toFixed(2)} s`;
-  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const ms = Math.max(0, Math.round(seconds * 1000));
+  if (ms < 1000) return `${ms} ms`;
+  if (ms < 9_995) return `${(ms / 1000).toFixed(2)} s`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(1)} s`;
   const whole = Math.round(seconds);
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;

@@ -1,9 +1,9 @@
 /** The shell: navigation, the screen of the address, the palette and the list of keys. */
 import { Component, useCallback, useEffect, useRef, useState, type ErrorInfo, type ReactNode } from "react";
 import { Redirect, Route, Switch, useLocation } from "wouter";
-import { useSession } from "../api/session";
+import { readSession, useSession } from "../api/session";
 import { useStreamProblem, useStreamStarted, useStreamState } from "../api/events";
-import { Button, Empty, Loading, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
+import { Button, Empty, Loading, MissingModule, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
 import { KeysList } from "./keys_list";
 import { Navigation } from "./navigation";
 import { Palette } from "./palette";
@@ -37,6 +37,7 @@ export function App() {
       <Navigation onPalette={() => setLayer("palette")} onKeys={openKeys} />
       <main id="main" tabIndex={-1}>
         <Offline />
+        <Upgraded />
         <ErrorBoundary key={current?.id ?? "none"}>
           <Switch>
             <Route path="/">
@@ -80,14 +81,36 @@ function Offline() {
   }, [state]);
   if (!shown) return null;
   return (
-    <div className="offline" role="status">
+    <div className="notice-bar" role="status">
       {problem === null ? "The hub does not answer." : `The hub sends no events: ${problem.message}.`} What you see may be old; it goes on by itself.
     </div>
   );
 }
 
-/** What Chromium, Firefox, Safari and Vite call a script or the styles of a screen that do not arrive. */
-const MISSING_MODULE = /dynamically imported module|Importing a module script failed|Unable to preload CSS/;
+/** Says that the hub was upgraded since this page was opened: its scripts are those of the version before. */
+function Upgraded() {
+  const { version } = useSession();
+  const isLive = useStreamState() === "live";
+  const wasLive = useRef(false);
+  const [current, setCurrent] = useState(version);
+  useEffect(() => {
+    if (!isLive) return;
+    if (wasLive.current) {
+      // The stream was away, as while a hub restarts. A hub that is away again is asked the next time.
+      readSession().then(
+        (answer) => setCurrent(answer.version),
+        () => undefined,
+      );
+    }
+    wasLive.current = true;
+  }, [isLive]);
+  if (current === version) return null;
+  return (
+    <div className="notice-bar" role="status">
+      The hub now runs version {current}; this page is from version {version}. <Button onClick={() => location.reload()}>Load it again</Button>
+    </div>
+  );
+}
 
 /** A screen whose script or styles did not arrive. When the hub was away, it is loaded as soon as the hub is back. */
 function Missing() {
@@ -126,7 +149,7 @@ class ErrorBoundary extends Component<{ children: ReactNode }, { error: Error | 
 
   override render() {
     if (this.state.error === null) return this.props.children;
-    if (MISSING_MODULE.test(this.state.error.message)) return <Missing />;
+    if (this.state.error instanceof MissingModule) return <Missing />;
     return (
       <Empty icon="warn" title="This screen failed">
         <p className="mono small">{this.state.error.message}</p>

@@ -26,7 +26,9 @@ export function KeysList({ open, onClose }: { open: boolean; onClose: () => void
         ))}
       <label className="check">
         <input type="checkbox" checked={single} onChange={(event) => setSingleKeys(event.target.checked)} />
-        Single-key shortcuts, such as <Kbd>j</Kbd>, work outside of text fields
+        <span>
+          Single-key shortcuts, such as <Kbd>j</Kbd>, work outside of text fields
+        </span>
       </label>
     </Dialog>
   );

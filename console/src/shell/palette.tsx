@@ -19,6 +19,7 @@ interface Choice {
 interface Found {
   sessions: { id: string; title: string | null }[];
   operations: string[];
+  isSearching: boolean; // the operations are of an earlier text, or none yet
 }
 
 const MAX_EACH = 8;
@@ -35,15 +36,31 @@ export function Palette({ open, onClose, onKeys }: { open: boolean; onClose: () 
 function PaletteBody({ onClose, onKeys }: { onClose: () => void; onKeys: () => void }) {
   const [text, setText] = useState("");
   const [at, setAt] = useState(0);
+  const [isEntered, setEntered] = useState(false); // Enter was pressed before the operations were found
   const list = useId();
-  const choices = useChoices(text, onKeys);
-  useEffect(() => setAt(0), [text]);
+  const { choices, isSearching } = useChoices(text, onKeys);
+  useEffect(() => {
+    setAt(0);
+    setEntered(false);
+  }, [text]);
   const choose = (choice: Choice | undefined) => {
     if (choice === undefined) return;
     onClose();
     choice.run();
   };
-  const move = (step: number) => setAt((now) => (choices.length === 0 ? 0 : (now + step + choices.length) % choices.length));
+  const enter = () => {
+    const choice = choices[at];
+    const isCurrent = !isSearching || (choice !== undefined && choice.kind !== "operation");
+    if (isCurrent) choose(choice);
+    else setEntered(true);
+  };
+  useEffect(() => {
+    if (isEntered && !isSearching) choose(choices[at]);
+  });
+  const move = (step: number) => {
+    setEntered(false);
+    setAt((now) => (choices.length === 0 ? 0 : (now + step + choices.length) % choices.length));
+  };
   useEffect(() => {
     document.getElementById(`${list}-${at}`)?.scrollIntoView({ block: "nearest" });
   }, [at, list]);
@@ -64,7 +81,7 @@ function PaletteBody({ onClose, onKeys }: { onClose: () => void; onKeys: () => v
           onKeyDown={(event) => {
             if (event.key === "ArrowDown") move(1);
             else if (event.key === "ArrowUp") move(-1);
-            else if (event.key === "Enter") choose(choices[at]);
+            else if (event.key === "Enter") enter();
             else return;
             event.preventDefault();
           }}
@@ -86,18 +103,18 @@ function PaletteBody({ onClose, onKeys }: { onClose: () => void; onKeys: () => v
           </li>
         ))}
       </ul>
-      {choices.length === 0 && <p className="palette-none muted">No results for “{text}”.</p>}
+      {choices.length === 0 && <p className="palette-none muted">{isSearching ? "Searching…" : `No results for “${text}”.`}</p>}
     </div>
   );
 }
 
 /** What fits the text, best kinds first: ids, screens, sessions, operations, settings. */
-function useChoices(text: string, onKeys: () => void): Choice[] {
+function useChoices(text: string, onKeys: () => void): { choices: Choice[]; isSearching: boolean } {
   const session = useSession();
   const [, go] = useLocation();
   const wanted = text.trim();
   const found = useFound(wanted);
-  return useMemo(() => {
+  const choices = useMemo(() => {
     const fits = (title: string) => title.toLowerCase().includes(wanted.toLowerCase());
     const choices: Choice[] = [];
     if (/^(run|call)_[\w-]+$/.test(wanted)) {
@@ -125,6 +142,7 @@ function useChoices(text: string, onKeys: () => void): Choice[] {
     }
     return choices.filter((choice) => choice.kind !== "setting" || fits(choice.text));
   }, [wanted, found, session, go, onKeys]);
+  return { choices, isSearching: found.isSearching };
 }
 
 /** Sessions and operations: read once, and the operations again for a text. */
@@ -141,14 +159,20 @@ function useFound(wanted: string): Found {
     enabled: session.can("chat"),
     staleTime: 10_000,
   });
+  const searches = session.can("operations") && wanted.length > 1;
   const operations = useQuery({
     queryKey: ["operations", "palette", query],
     queryFn: () => api.get<{ tools: { tool: string }[] }>("/api/operations", { query: { q: query } }),
-    enabled: session.can("operations") && query.length > 1,
+    enabled: searches && query.length > 1,
     staleTime: 10_000,
   });
+  const isSearching = searches && (query !== wanted || operations.isLoading);
   return useMemo(
-    () => ({ sessions: sessions.data?.sessions ?? [], operations: query === "" ? [] : (operations.data?.tools ?? []).map(({ tool }) => tool) }),
-    [sessions.data, operations.data, query],
+    () => ({
+      sessions: sessions.data?.sessions ?? [],
+      operations: query === "" ? [] : (operations.data?.tools ?? []).map(({ tool }) => tool),
+      isSearching,
+    }),
+    [sessions.data, operations.data, query, isSearching],
   );
 }

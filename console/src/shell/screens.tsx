@@ -1,7 +1,7 @@
 /** The screens: where they are, who sees them, and how they are loaded. */
 import { useEffect, useState, type ComponentType } from "react";
 import type { Session } from "../api/session";
-import { Loading, type IconName } from "../components";
+import { Loading, loadModule, type IconName } from "../components";
 
 export interface Screen {
   id: string;
@@ -22,7 +22,7 @@ type Load = () => Promise<{ default: ComponentType }>;
 /** React's `lazy` keeps a screen back for 300 ms after its "loading" was shown; this draws it at once. */
 function screen(fields: Omit<Screen, "Component" | "preload">, load: Load): Screen {
   let loaded: ComponentType | null = null;
-  const preload = () => load().then((module) => (loaded = module.default));
+  const preload = () => loadModule(load, "default").then((module) => (loaded = module.default));
   function Loaded() {
     const [Component, setComponent] = useState<ComponentType | null>(() => loaded);
     const [error, setError] = useState<unknown>(null);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, NANOS_PER_DOLLAR, Price
-from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, UNBOUNDED, AnswerBounds
 from dragoman.errors import BudgetExhausted, DragomanError, ProviderError
 from dragoman.operations.budget import Budget
 
@@ -24,16 +24,14 @@ class BudgetReservation:
         self._output_tokens = 0  # of the answer that the reservation covers
         self._settled = False
 
-    def reserve(self, input_tokens: Callable[[], int], max_output: int | None, *, searches: int = 0) -> None:
-        """Reserve the most that the call may cost, with so many searches of the provider.
-
-        BudgetExhausted when the budget has no room for it.
-        """
+    def reserve(self, input_tokens: Callable[[], int], answer: AnswerBounds = UNBOUNDED) -> None:
+        """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
         if self.budget.is_spent:
             raise BudgetExhausted("the budget of this run is spent")
         if self._price is not None:
-            self._output_tokens = DEFAULT_OUTPUT_TOKENS if max_output is None else max_output
-            self._add(self._price.max_cost(input_tokens(), self._output_tokens, searches=searches))
+            limit = answer.output_tokens
+            self._output_tokens = DEFAULT_OUTPUT_TOKENS if limit is None else limit
+            self._add(answer.max_cost(self._price, input_tokens()))
 
     def grow(self, text_length: int) -> int:
         """Reserve more for an answer of so many characters; return the nano-dollars. BudgetExhausted."""

@@ -23,12 +23,14 @@ class LimitTable(msgspec.Struct, frozen=True, kw_only=True):
 
     A key has its own limits or, without any, `default_key`; its owner has `by_owner[NAME]` or `default_owner`
     for all keys together. `unpriced` decides on requests with a money limit for a model without a price.
+    `named_documents` are the tokens of all documents together that a request only names.
     """
 
     default_key: Limits = NO_LIMITS
     default_owner: Limits = NO_LIMITS
     by_owner: Mapping[str, Limits] = {}
     unpriced: Literal["refuse", "allow"] = "refuse"
+    named_documents: int = 100_000
 
     @property
     def is_empty(self) -> bool:

@@ -271,11 +271,9 @@ class Meter:
         admission.charges = charged_budgets(bounds, self._clock())
         if admission.charges:
             try:
+                self._check_priced(price, answer, model=model, budget=admission.charges[0])
                 if price is not None:
-                    most = price.max_cost(input_tokens, answer.output_tokens, searches=answer.searches)
-                    await self._reserve(admission, most)
-                elif self.limits.unpriced == "refuse":
-                    raise unpriced_error(model, admission.charges[0])
+                    await self._reserve(admission, answer.max_cost(price, input_tokens))
             except BaseException:
                 admission.release()
                 raise
@@ -294,13 +292,20 @@ class Meter:
 
         Raises BudgetExhausted and BadRequest as `admit` does.
         """
+        self._check_priced(price, answer, model=model, budget=admission.charges[0])
         if price is not None:
             reserved = admission.reserved + admission.reserved_locally
-            most = price.max_cost(input_tokens, answer.output_tokens, searches=answer.searches)
+            most = answer.max_cost(price, input_tokens)
             if most > reserved:
                 await self._reserve(admission, most - reserved)
-        elif self.limits.unpriced == "refuse":
-            raise unpriced_error(model, admission.charges[0])
+
+    def _check_priced(
+        self, price: Price | None, answer: AnswerBounds, *, model: str, budget: ChargedBudget
+    ) -> None:
+        """Raise BadRequest for a model without a price, or one whose advice has none, if that is refused."""
+        unpriced = model if price is None else answer.unpriced(price)
+        if unpriced is not None and self.limits.unpriced == "refuse":
+            raise unpriced_error(unpriced, budget)
 
     async def _count_shared(self, bounds: Sequence[ScopeLimits], *, tokens: int) -> Sequence[CountedRate]:
         """Count a request in the rates of all hosts together. LimitReached."""
@@ -351,6 +356,10 @@ class Meter:
         bounds = self.limits.limits_of(identity)
         self._limits_cache[name] = (identity.limits, bounds)
         return bounds
+
+    def counts_prompts(self, identity: Identity) -> bool:
+        """Return whether a limit of a caller counts the size of its prompts."""
+        return any(limits.counts_prompts for _, limits in self._limits_of(identity))
 
     def settle_admission(
         self, admission: Admission, record: UsageRecord, *, price: Price | None, provider_cost: float | None

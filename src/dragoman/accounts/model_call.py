@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec.structs import replace
@@ -23,12 +22,12 @@ from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import Price, usage_of_error, with_cost
-from dragoman.accounts.request_size import AnswerBounds, PromptSize, bounds_of, token_factor
+from dragoman.accounts.request_size import AnswerBounds, PromptEstimate, bounds_of, estimate_prompt
 from dragoman.accounts.upstream_answer import (
     NO_USAGE,
     AnswerProgress,
     Batch,
-    EventBatches,
+    EventAnswer,
     UpstreamAnswer,
     settled_usage,
 )
@@ -48,8 +47,7 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy, pause
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.tracing.interface import NO_TRACING, Tracing
-from dragoman.usage_record import UsageRecord
-from dragoman.wire.token_estimate import estimate_input
+from dragoman.usage_record import LOST_PREFIX, UsageRecord
 
 if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
     from dragoman.accounts.meter import Admission, Entry
@@ -61,30 +59,6 @@ T = TypeVar("T")
 NO_RETRY = RetryPolicy(retries=0)
 
 log = logging.getLogger(__name__)
-
-
-class EventAnswer(EventBatches):
-    """An answer read as events. Beside `ModelCall`: each chunk passes through both."""
-
-    async def receive(self) -> Batch | None:
-        """See `UpstreamAnswer.receive`."""
-        batch, self.first = self.first, None
-        if batch is None:
-            batch = await anext(self.batches, None)
-            if batch is None:
-                return None
-        progress = self.progress
-        if self.records_content:
-            self.span.add(batch)
-        for event in batch:
-            kind = type(event)
-            if kind is e.TextDelta or kind is e.ReasoningDelta:
-                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
-            elif kind is e.ToolInputDelta:
-                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
-            elif isinstance(event, e.FinishStep):
-                self.note_finish(event)
-        return batch
 
 
 class ModelCall(Generic[T]):
@@ -106,19 +80,17 @@ class ModelCall(Generic[T]):
         routes: ModelRoutes,
         *,
         open_answer: Callable[[Route], UpstreamAnswer[T]],
-        input_tokens: Callable[[], int],
+        prompt: PromptEstimate,
         answer_bounds: AnswerBounds,
         retry: RetryPolicy = NO_RETRY,
     ) -> None:
         self.route: Route | None = None
         """The route that was asked last."""
         self.answer: UpstreamAnswer[T] | None = None
-        self.previous_prompt: PromptSize | None = None
-        """The prompt of the run's last step: unless it was cut since, this one is not shorter."""
+        self.prompt = prompt
         self._payment = payment
         self._routes = routes
         self._open_answer = open_answer
-        self._estimate_input = input_tokens
         self._answer_bounds = answer_bounds
         self._retry = retry
         self._reservation: BudgetReservation | None = None
@@ -132,7 +104,7 @@ class ModelCall(Generic[T]):
         self._needs_price = False
         self._provider_cost: float | None = None
         self._attempt: RouteAttempt | None = None
-        self._lost_length = 0
+        self._lost_length: int | None = None
         self._is_refused = False  # by all that were asked so far: no provider works on it
 
     @staticmethod
@@ -143,40 +115,29 @@ class ModelCall(Generic[T]):
         routes: ModelRoutes,
         tracing: Tracing = NO_TRACING,
         retry: RetryPolicy = NO_RETRY,
+        on_delta: e.DeltaHandler | None = None,
     ) -> ModelCall[Batch]:
-        """Return a call whose answer is read as events; nothing is sent before `begin()`."""
+        """Return a call whose answer is read as events; nothing is sent before `begin()`.
+
+        While `next()` waits, deltas of text go to `on_delta`, unless the run's budget counts them.
+        """
 
         def open_answer(route: Route) -> EventAnswer:
             routed = routes.request_for(request, route)
             span = tracing.model_call(routed, route.provider)
-            return EventAnswer(route.provider.stream(routed), span, model=route.model)
+            handler = on_delta if payment.budget is None else None
+            return EventAnswer.of_provider(
+                route.provider, routed, span=span, model=route.model, on_delta=handler
+            )
 
         return ModelCall(
             payment,
             routes,
             open_answer=open_answer,
-            input_tokens=lambda: estimate_input(request, factor=token_factor(routes.first)),
+            prompt=estimate_prompt(request, routes.first),
             answer_bounds=bounds_of(request),
             retry=retry,
         )
-
-    @cached_property
-    def input_tokens(self) -> int:
-        """An estimate of the prompt; made when it is needed, because it may read the whole history."""
-        return self._estimate_input()
-
-    @property
-    def prompt_size(self) -> PromptSize | None:
-        """The prompt of an ended call for which money was reserved, if its provider counted it."""
-        usage = self.usage
-        if usage is None or usage.estimated or usage.input_tokens is None or "input_tokens" not in vars(self):
-            return None
-        return PromptSize(self.input_tokens, usage.input_tokens)
-
-    def _reserved_input(self) -> int:
-        """Return the tokens to reserve for the prompt: the estimate, or the last prompt if larger."""
-        estimate, previous = self.input_tokens, self.previous_prompt
-        return estimate if previous is None else previous.expect_next(estimate)
 
     @property
     def usage(self) -> e.Usage | None:
@@ -203,16 +164,18 @@ class ModelCall(Generic[T]):
         meter, identity = self._payment.meter, self._payment.origin.identity
         if meter is None:
             return
+        if is_limited := meter.is_limited(identity):
+            await self.prompt.count()
         self._admission = await meter.admit(
             identity,
-            price=self._payment.price(self._routes.routes[0]),
+            price=self._payment.price_to_reserve(self._routes.routes[0], self._answer_bounds),
             entry=entry,
-            input_tokens=self._reserved_input() if meter.is_limited(identity) else 0,
+            input_tokens=self.prompt.to_reserve() if is_limited else 0,
             answer=self._answer_bounds,
             model=self._routes.model,
         )
 
-    def reserve(self) -> None:
+    async def reserve(self) -> None:
         """Reserve what the call may cost in the run's budget. BudgetExhausted; ConfigError without a price.
 
         The agent loop does it by itself, before it tells anybody that a step begins.
@@ -222,11 +185,11 @@ class ModelCall(Generic[T]):
         self._step = payment.calls
         if payment.budget is None:
             return
-        self._reservation = payment.reservation(self._routes)
+        self._reservation = payment.reservation(self._routes, self._answer_bounds)
         if self._reservation is not None:
             self._shared = payment.shared_reservation(self._reservation)
-            bounds = self._answer_bounds
-            self._reservation.reserve(self._reserved_input, bounds.output_tokens, searches=bounds.searches)
+            await self.prompt.count()
+            self._reservation.reserve(self.prompt.to_reserve, self._answer_bounds)
 
     async def begin(self) -> T | None:
         """Reserve and admit, then ask the routes in order until one answers; return the first item.
@@ -235,7 +198,7 @@ class ModelCall(Generic[T]):
         ProviderError `rate_limit` with that error as its cause, unless `admit()` was awaited before.
         """
         if self._step is None:
-            self.reserve()
+            await self.reserve()
         if self._admission is None:
             await self._admit_to_run()
         if self._shared is not None:
@@ -267,13 +230,17 @@ class ModelCall(Generic[T]):
                     await self._shared.grow(more)
         except ProviderError as error:
             redacted = self._redact(error)
+            await self._count_unreported()
             self.fail(redacted)
             if redacted is error:
                 raise
             raise redacted from None
         except DragomanError as error:
+            await self._count_unreported()
             self.fail(error)
             raise
+        if item is None and self.prompt.may_be_long:
+            await self._count_unreported()
         return item
 
     def end(self) -> UsageRecord:
@@ -293,7 +260,7 @@ class ModelCall(Generic[T]):
         payment, self.route = self._payment, self._routes.first
         self._lost_length = text_length
         with suppress(BudgetExhausted, ConfigError):
-            self.reserve()
+            await self.reserve()
         try:
             await self.admit()
         except (LimitReached, BudgetExhausted, BadRequest):
@@ -309,10 +276,23 @@ class ModelCall(Generic[T]):
         finally:
             if self._attempt is not None:
                 self._attempt.end()
-            if self._record is None and self.route is not None:
-                self._settle("aborted")
-            elif self._record is None:
-                self._release()
+            if self._record is None:
+                try:
+                    await self._count_unreported()
+                finally:
+                    self._abort()
+
+    def _abort(self) -> None:
+        """Settle a call that has not ended, or give back what was reserved for it."""
+        if self.route is not None:
+            self._settle("aborted")
+        else:
+            self._release()
+
+    async def _count_unreported(self) -> None:
+        """Estimate the prompt of a call that is to be settled without the usage of its provider."""
+        if self._record is None and self.answer is not None and self.answer.progress.usage is None:
+            await self.prompt.count()
 
     # ---- before the answer ----------------------------------------------------------------------------
 
@@ -393,8 +373,8 @@ class ModelCall(Generic[T]):
         if meter is not None and admission is not None and admission.charges:
             await meter.reserve_more(
                 admission,
-                self._payment.price(route),
-                input_tokens=self._reserved_input(),
+                self._payment.price_to_reserve(route, self._answer_bounds),
+                input_tokens=self.prompt.to_reserve(),
                 answer=self._answer_bounds,
                 model=route.name,
             )
@@ -431,7 +411,7 @@ class ModelCall(Generic[T]):
         """Write the record, release the reservations, end the span; only the first time counts."""
         if self._record is not None:
             return self._record
-        lost = AnswerProgress(text_length=self._lost_length)
+        lost = AnswerProgress(text_length=self._lost_length or 0)
         progress = self.answer.progress if self.answer is not None else lost
         record = self._usage_record(progress, status, error=error)
         self._provider_cost = error.cost if isinstance(error, ProviderError) else progress.cost
@@ -459,10 +439,10 @@ class ModelCall(Generic[T]):
             progress,
             is_finished=status == "finished",
             was_read=status == "aborted" and route is not None and not self._is_refused,
-            prompt=lambda: self.input_tokens,
+            prompt=lambda: self.prompt.tokens,
         )
         return UsageRecord(
-            id=sortable_id("use"),
+            id=sortable_id("use" if self._lost_length is None else LOST_PREFIX),
             owner=origin.identity.owner,
             status=status,
             started_at=self._started_at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price
+from dragoman.accounts.request_size import UNBOUNDED, AnswerBounds
 from dragoman.errors import ConfigError
 from dragoman.events import Usage
 from dragoman.operations.budget import Budget
@@ -67,8 +68,17 @@ class Payment:
         own = price or self.price(route)
         if own is None or not usage.other_models:
             return own
-        names = {other.model for other in usage.other_models}
-        return replace(own, others={name: self.price(route._replace(model=name)) for name in names})
+        return self._with_others(own, route, names={other.model for other in usage.other_models})
+
+    def price_to_reserve(self, route: Route, answer: AnswerBounds) -> Price | None:
+        """Return the price of a route, with those of the models that its provider may ask for advice."""
+        own = self.price(route)
+        if own is None or not answer.advisors:
+            return own
+        return self._with_others(own, route, names={each.model for each in answer.advisors})
+
+    def _with_others(self, price: Price, route: Route, *, names: Collection[str]) -> Price:
+        return replace(price, others={name: self.price(route._replace(model=name)) for name in names})
 
     @property
     def cost(self) -> float | None:
@@ -103,29 +113,28 @@ class Payment:
         """Count what `cost` returns, of a call that has ended, when somebody asks for it."""
         self._later_costs.append(cost)
 
-    def reservation(self, routes: ModelRoutes) -> BudgetReservation | None:
+    def reservation(self, routes: ModelRoutes, answer: AnswerBounds = UNBOUNDED) -> BudgetReservation | None:
         """Return what keeps back money for a call; None without a budget. ConfigError without a price."""
         if self.budget is None:
             return None
         if routes.first.provider.family in SELF_BUDGETED:
             return BudgetReservation(self.budget, None)
-        price = self._highest_price(routes)
-        if price is None and self.is_limited and self._unpriced == "refuse":
-            raise unpriced(routes.first.model)
+        price = self._highest_price(routes, answer)
+        missing = routes.first.model if price is None else answer.unpriced(price)
+        if missing is not None and self.is_limited and self._unpriced == "refuse":
+            raise unpriced(missing)
         return BudgetReservation(self.budget, price)
 
     def shared_reservation(self, own: BudgetReservation) -> SharedReservation | None:
         """Return what reserves for a call in the budgets that its run shares; None in the library."""
         return None if self.meter is None else self.meter.shared_budgets.reservation(own)
 
-    def _highest_price(self, routes: ModelRoutes) -> Price | None:
+    def _highest_price(self, routes: ModelRoutes, answer: AnswerBounds) -> Price | None:
         """The price of the most expensive route: the call may fall back to it."""
-        prices = [price for route in routes.routes if (price := self.price(route)) is not None]
-        return max(
-            prices,
-            key=lambda price: price.max_cost(DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS),
-            default=None,
-        )
+        typical = AnswerBounds(DEFAULT_OUTPUT_TOKENS, advisors=answer.advisors)
+        found = (self.price_to_reserve(route, answer) for route in routes.routes)
+        prices = [price for price in found if price is not None]
+        return max(prices, key=lambda price: typical.max_cost(price, DEFAULT_OUTPUT_TOKENS), default=None)
 
 
 class Billing(msgspec.Struct, frozen=True):

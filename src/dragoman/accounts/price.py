@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import MAX_TOKENS, FinishStep, ModelUsage, Usage
 from dragoman.usage_record import UsageRecord
+from dragoman.wire.client_request import Advisor
 
 NANOS_PER_DOLLAR = 1_000_000_000
 """Nano-dollars in a US dollar."""
@@ -51,7 +52,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     web_search: int = 0
     """Nano-dollars for each search that the provider makes."""
     others: Mapping[str, Price | None] = {}
-    """The prices of the other models of a usage, by their names."""
+    """The prices of the other models of a usage, or of those that may be asked for advice, by their names."""
 
     def cost(self, usage: Usage) -> int | None:
         """Return the cost in nano-dollars, rounded half up; None if a token count with a price is unknown, or
@@ -87,17 +88,30 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         costs.append(self.cost(usage))
         return None if None in costs else sum(filter(None, costs))
 
-    def max_cost(self, input_tokens: int, max_output_tokens: int | None, *, searches: int = 0) -> int:
+    def max_cost(
+        self,
+        input_tokens: int,
+        max_output_tokens: int | None,
+        *,
+        searches: int = 0,
+        advisors: Sequence[Advisor] = (),
+    ) -> int:
         """Return the highest cost in nano-dollars for an estimated prompt, rounded up.
 
-        `searches` are the most that the provider may make.
+        `searches` are the most that the provider may make. `advisors` read the prompt each time; those
+        without a price in `others` cost nothing here.
         """
+        advice = sum(
+            each.uses * price.max_cost(input_tokens, each.output_tokens)
+            for each in advisors
+            if (price := self.others.get(each.model)) is not None
+        )
         rates = self._rates_for(input_tokens)
         dearest = max(rates.input, rates.cache_write or 0, rates.hour_cache_write or 0)
         output = (
             DEFAULT_OUTPUT_TOKENS if max_output_tokens is None or max_output_tokens < 0 else max_output_tokens
         )
-        fees = self.request + max(searches, 0) * self.web_search
+        fees = self.request + max(searches, 0) * self.web_search + advice
         return min(MAX_NANOS, fees - (-(input_tokens * dearest + output * rates.output) // PICOS_PER_NANO))
 
     def _rates_for(self, input_tokens: int) -> TokenRates:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dragoman.model_request import ModelRequest
+from dragoman.accounts.price import Price
+from dragoman.events import Usage
+from dragoman.model_request import ModelRequest, request_size
+from dragoman.offload import offload
 from dragoman.providers.routing import Route
-from dragoman.wire.client_request import count_searches
-from dragoman.wire.token_estimate import ANTHROPIC_FACTOR
+from dragoman.wire.client_request import Advisor, count_searches, find_advisors
+from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 CHARACTERS_PER_TOKEN = 4
 
@@ -25,16 +28,77 @@ class PromptSize(msgspec.Struct, frozen=True):
         return estimate if estimate < self.estimated else max(estimate, self.counted)
 
 
+class PromptEstimate:
+    """The tokens of a call's prompt, estimated when they are needed: that may read a whole history.
+
+    `previous` is the prompt of the run's last step: unless it was cut since, this one is not shorter.
+    `unseen` are the most tokens of files that the request only names; they are reserved, and not estimated.
+    """
+
+    def __init__(
+        self, estimate: Callable[[], int], size: Callable[[], int] | None = None, *, unseen: int = 0
+    ) -> None:
+        """`size` returns about how many bytes `estimate` reads; None if it reads nothing."""
+        self._unseen = unseen
+        self.previous: PromptSize | None = None
+        self.may_be_long = size is not None
+        self._estimate = estimate
+        self._size = size or (lambda: 0)
+        self._tokens: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The estimate; `count()` it before if the prompt may be long."""
+        if self._tokens is None:
+            self._tokens = self._estimate()
+        return self._tokens
+
+    async def count(self) -> None:
+        """Estimate the tokens, those of a long prompt in a thread."""
+        if self._tokens is None:
+            self._tokens = await offload(self._size(), self._estimate)
+
+    def to_reserve(self) -> int:
+        """Return the tokens to reserve: the estimate with what is unseen, or the last prompt if larger."""
+        tokens = self.tokens + self._unseen
+        return tokens if self.previous is None else self.previous.expect_next(tokens)
+
+    def compare(self, usage: Usage | None) -> PromptSize | None:
+        """Return the prompt of an ended call that was estimated, if its provider counted it too."""
+        if usage is None or usage.estimated or usage.input_tokens is None or self._tokens is None:
+            return None
+        return PromptSize(self._tokens, usage.input_tokens)
+
+
 def token_factor(route: Route) -> float:
     """Return by how much a family counts more tokens than others do."""
     return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
 
 
+def estimate_prompt(request: ModelRequest, route: Route) -> PromptEstimate:
+    """Return the estimate of a request for the model of a route."""
+    factor = token_factor(route)
+    return PromptEstimate(lambda: estimate_input(request, factor=factor), lambda: request_size(request))
+
+
 class AnswerBounds(msgspec.Struct, frozen=True):
-    """The most that an answer may have: tokens, if its request limits them, and searches of its provider."""
+    """The most that an answer may have: tokens, if its request limits them, searches of its provider, and
+    advice of other models.
+    """
 
     output_tokens: int | None = None
     searches: int = 0
+    advisors: Sequence[Advisor] = ()
+
+    def max_cost(self, price: Price, input_tokens: int) -> int:
+        """Return the highest cost of an answer in nano-dollars, for an estimated prompt."""
+        limit, searches = self.output_tokens, self.searches
+        return price.max_cost(input_tokens, limit, searches=searches, advisors=self.advisors)
+
+    def unpriced(self, price: Price) -> str | None:
+        """Return a model that may be asked for advice, and whose price is not known; None without any."""
+        models = (each.model for each in self.advisors)
+        return next((model for model in models if price.others.get(model) is None), None)
 
 
 UNBOUNDED = AnswerBounds()
@@ -48,4 +112,5 @@ def bounds_of(request: ModelRequest) -> AnswerBounds:
     return AnswerBounds(
         limit if isinstance(limit, int) and limit > 0 else None,
         count_searches(tools, request.options.get("max_tool_calls")) if tools else 0,
+        find_advisors(tools),
     )

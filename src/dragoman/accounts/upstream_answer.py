@@ -12,6 +12,9 @@ from dragoman import events as e
 from dragoman.accounts.price import provider_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN
 from dragoman.errors import ProviderError
+from dragoman.model_request import ModelRequest
+from dragoman.providers.provider import Provider
+from dragoman.providers.remote import RemoteProvider
 from dragoman.tracing.interface import ModelSpan
 
 Batch: TypeAlias = Sequence[e.Event]
@@ -65,15 +68,61 @@ class UpstreamAnswer(Protocol[T]):
         """Close the upstream connection; an abandoned answer is not read to its end."""
 
 
-class EventBatches:
-    """The batches of events of `Provider.stream`, and what they say of the answer."""
+class EventAnswer:
+    """An answer read as events: the batches of `Provider.stream`, and what they say of the answer."""
 
-    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
+    __slots__ = ("batches", "first", "progress", "records_content", "span")
+
+    def __init__(
+        self,
+        batches: AsyncGenerator[Batch, None],
+        span: ModelSpan,
+        *,
+        model: str,
+        progress: AnswerProgress | None = None,
+    ) -> None:
         self.span = span
-        self.progress = AnswerProgress(model=model)
+        self.progress = progress or AnswerProgress(model=model)
         self.batches = batches
         self.first: Batch | None = None
         self.records_content = span.records_content
+
+    @classmethod
+    def of_provider(
+        cls,
+        provider: Provider,
+        request: ModelRequest,
+        *,
+        span: ModelSpan,
+        model: str,
+        on_delta: e.DeltaHandler | None,
+    ) -> Self:
+        """Return a provider's answer, whose deltas of text go to `on_delta` while `receive` waits."""
+        if on_delta is None or span.records_content or not isinstance(provider, RemoteProvider):
+            return cls(provider.stream(request), span, model=model)
+        progress = AnswerProgress(model=model)
+        batches = provider.stream(request, on_delta=counted(on_delta, progress))
+        return cls(batches, span, model=model, progress=progress)
+
+    async def receive(self) -> Batch | None:
+        """See `UpstreamAnswer.receive`."""
+        batch, self.first = self.first, None
+        if batch is None:
+            batch = await anext(self.batches, None)
+            if batch is None:
+                return None
+        progress = self.progress
+        if self.records_content:
+            self.span.add(batch)
+        for event in batch:
+            kind = type(event)
+            if kind is e.TextDelta or kind is e.ReasoningDelta:
+                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
+            elif kind is e.ToolInputDelta:
+                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
+            elif isinstance(event, e.FinishStep):
+                self.note_finish(event)
+        return batch
 
     async def start(self) -> Self:
         """See `UpstreamAnswer.start`: fetch the first batch."""
@@ -98,6 +147,18 @@ class EventBatches:
         progress.usage, progress.finish_reason = event.usage, event.finish_reason
         progress.model, progress.key = event.model or progress.model, event.key
         progress.cost = provider_cost(event)
+
+
+def counted(on_delta: e.DeltaHandler, progress: AnswerProgress) -> e.DeltaHandler:
+    """Return the handler, with the text that it takes counted."""
+
+    def take(batch: Batch) -> bool:
+        is_taken = on_delta(batch)
+        if is_taken:
+            progress.text_length += len(batch[0].delta)  # type: ignore[union-attr]  # one of `TEXT_DELTAS`
+        return is_taken
+
+    return take
 
 
 def settled_usage(

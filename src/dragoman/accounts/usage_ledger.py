@@ -9,15 +9,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import Select, bindparam, select
 
+from dragoman.accounts.price import to_nanos
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import DragomanError, HostFenced, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
+from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget, window_at
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.store.tables.core import usage
+from dragoman.usage_record import UsageRecord
 
 BATCH_SECONDS = 0.02  # in which records are collected: waking the writer costs more than writing a row
 RETRY_SECONDS = 5.0  # until records that an available database refused are retried
@@ -36,6 +39,7 @@ class UsageLedger:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pending: list[Settlement] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._unsettled: list[tuple[Sequence[ChargedBudget], int, int]] = []
         self._replay_task: asyncio.Task[None] | None = None
         self._replay_timer: asyncio.TimerHandle | None = None
@@ -51,7 +55,7 @@ class UsageLedger:
 
     async def close(self) -> None:
         """Write everything to the database or to the spool."""
-        self._write_batch()
+        self.write_batch()
         with suppress(StoreError, Unavailable):
             await self._store.flush()
         self._closed = True
@@ -74,7 +78,7 @@ class UsageLedger:
 
     async def flush(self) -> None:
         """Wait until all settlements are in the database or, if that is down, in the spool."""
-        self._write_batch()
+        self.write_batch()
         with suppress(StoreError, Unavailable):
             await self._store.flush()
         if self._replay_timer is not None:
@@ -87,9 +91,9 @@ class UsageLedger:
         """Write a settlement in a batch with others; one with charges at the next iteration of the loop."""
         self._pending.append(settlement)
         if settlement.charges or settlement.shared:
-            self._loop.call_soon(self._write_batch)
-        elif len(self._pending) == 1:
-            self._loop.call_later(BATCH_SECONDS, self._write_batch)
+            self._loop.call_soon(self.write_batch)
+        elif self._timer is None:
+            self._timer = self._loop.call_later(BATCH_SECONDS, self._on_timer)
 
     async def reserve(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
         """Reserve an amount in the database; return the refusal if a budget has too little left.
@@ -130,7 +134,12 @@ class UsageLedger:
         if self._store.database.is_up:
             self._replay_later()
 
-    def _write_batch(self) -> None:
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.write_batch()
+
+    def write_batch(self) -> None:
+        """Queue what was added so far, to be written with what else is queued in this iteration."""
         batch, self._pending = self._pending, []
         if not batch:
             return
@@ -142,6 +151,9 @@ class UsageLedger:
             self._spool_batch(batch, error)
 
     def _insert_batch(self, batch: Sequence[Settlement], connection: DatabaseConnection) -> None:
+        if lost := [settlement for settlement in batch if settlement.record.is_lost]:
+            self._insert_missing(lost, connection)
+            batch = [settlement for settlement in batch if not settlement.record.is_lost]
         self._store.usage.insert_missing_job([settlement.record for settlement in batch])(connection)
         for settlement in batch:
             if settlement.charges or settlement.shared:
@@ -200,8 +212,22 @@ class UsageLedger:
     def _insert_missing(self, chunk: Sequence[Settlement], connection: DatabaseConnection) -> None:
         for settlement in chunk:
             if connection.fetch_one(self._find_record, {"id": settlement.record.id}) is None:
-                self._store.usage.insert_missing_job([settlement.record])(connection)
-                self._settle_budgets(settlement, connection)
+                self._insert_late(settlement, connection)
+
+    def _insert_late(self, settlement: Settlement, connection: DatabaseConnection) -> None:
+        """Write a settlement, so that a call of a lost process is counted once: by its record if there is
+        one, which may come before or after the estimate.
+        """
+        store, record = self._store, settlement.record
+        if record.is_lost and store.usage.is_recorded(connection, record):
+            self._settle_budgets(replace(settlement, spent=0, shared_spent=0), connection)
+            return
+        if record.run_id is not None and not record.is_lost:
+            estimate = store.usage.take_estimate(connection, record)
+            if estimate is not None:
+                self._settle_budgets(refund(estimate, settlement), connection)
+        store.usage.insert_missing_job([record])(connection)
+        self._settle_budgets(settlement, connection)
 
     def _settle_budgets(self, settlement: Settlement, connection: DatabaseConnection) -> None:
         is_own = settlement.boot == self.boot_id
@@ -210,6 +236,15 @@ class UsageLedger:
         for charge, part in settlement.shared:
             spent = settlement.shared_spent
             budgets.settle_job([charge], reserved=part if is_own else 0, spent=spent)(connection)
+
+
+def refund(estimate: UsageRecord, settlement: Settlement) -> Settlement:
+    """Return what gives the cost of an estimate back to the budgets that pay for its call, as of its time."""
+    cost = to_nanos(estimate.cost or 0.0)
+    charges = tuple(
+        replace(charge, window=window_at(charge.window, estimate.started_at)) for charge in settlement.charges
+    )
+    return replace(settlement, charges=charges, reserved=0, spent=-cost, boot="", shared_spent=-cost)
 
 
 def select_record_id(name: str) -> Select[Any]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from dragoman import events as e
 from dragoman.agent.answer_snapshot import read_message
-from dragoman.agent.hooks.events import Block, PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.events import Block, HookName, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.invocation import TurnHooks
 from dragoman.agent.result import error_details
 from dragoman.agent.stop_conditions import SoFar, StepTaken
@@ -46,10 +46,11 @@ class HookDispatcher:
     async def user_prompt_submit(self, history: Sequence[Message]) -> Sequence[Message]:
         """Return the conversation with the last user message as the hooks changed it."""
         last = history[-1] if history else None
-        if self._hooks is None or last is None or last.role != "user" or self._turn.fold.builders:
+        hooks = self._hooks_of("user_prompt_submit")
+        if hooks is None or last is None or last.role != "user" or self._turn.fold.builders:
             return history
         text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
-        decision = await self._hooks.user_prompt_submit(
+        decision = await hooks.user_prompt_submit(
             UserPromptSubmit(text=text, message=last, **self._event_context(0))
         )
         if isinstance(decision, Block):
@@ -58,16 +59,18 @@ class HookDispatcher:
 
     async def pre_model(self, request: ModelRequest, step: int) -> ModelRequest:
         """Return the request as the hooks changed it."""
-        if self._hooks is None:
+        hooks = self._hooks_of("pre_model")
+        if hooks is None:
             return request
-        decision = await self._hooks.pre_model(PreModel(request=request, **self._event_context(step)))
+        decision = await hooks.pre_model(PreModel(request=request, **self._event_context(step)))
         if isinstance(decision, Block):
             raise CallDenied(decision.reason)
         return decision.request
 
     async def post_model(self, step: StepTaken) -> None:
         """Report a finished model call."""
-        if self._hooks is None:
+        hooks = self._hooks_of("post_model")
+        if hooks is None:
             return
         event = PostModel(
             model=step.model,
@@ -78,14 +81,13 @@ class HookDispatcher:
             duration=step.duration,
             **self._event_context(step.number),
         )
-        await self._hooks.post_model(event)
+        await hooks.post_model(event)
 
     async def model_failed(self, error: Exception, step: int, *, model: str) -> None:
         """Report a failed model call."""
-        if self._hooks is not None:
-            await self._hooks.post_model(
-                PostModel(model=model, error=str(error), **self._event_context(step))
-            )
+        hooks = self._hooks_of("post_model")
+        if hooks is not None:
+            await hooks.post_model(PostModel(model=model, error=str(error), **self._event_context(step)))
 
     async def run_end(
         self,
@@ -96,7 +98,8 @@ class HookDispatcher:
         failure: ProviderError | None = None,
     ) -> None:
         """Report the end of the run, with the failure if it failed. Only the first call counts."""
-        if self._hooks is None or self._has_ended:
+        hooks = self._hooks_of("run_end")
+        if hooks is None or self._has_ended:
             return
         self._has_ended = True
         event = RunEnd(
@@ -110,7 +113,11 @@ class HookDispatcher:
             **({} if failure is None else failure_fields(failure)),
             **self._event_context(so_far.taken),
         )
-        await self._hooks.run_end(event)
+        await hooks.run_end(event)
+
+    def _hooks_of(self, name: HookName) -> TurnHooks | None:
+        """Return the hooks if there is one of this event."""
+        return self._hooks if self._hooks is not None and self._hooks.has(name) else None
 
     def _event_context(self, step: int) -> dict[str, Any]:
         """Return the fields that every hook event has."""

@@ -18,11 +18,11 @@ from dragoman import events as e
 from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.request_size import PromptSize
 from dragoman.accounts.upstream_answer import Batch
+from dragoman.agent import restoration
 from dragoman.agent import run_end as closing
 from dragoman.agent.answer_snapshot import read_message, read_text
 from dragoman.agent.approval_events import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
-from dragoman.agent.restoration import recorded_answers, steps_before_crash, stored_cost, stored_usage
 from dragoman.agent.run_end import (
     NOTICES,
     STEERED,
@@ -45,7 +45,6 @@ from dragoman.model_request import ModelRequest
 __all__ = ["Batch", "Loop", "TurnSpec"]
 
 log = logging.getLogger(__name__)
-TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
 
 
 class Loop:
@@ -67,29 +66,28 @@ class Loop:
         self._step_cost: float | None = None
         self._previous_prompt: PromptSize | None = None
         self._started_at = turn.clock()
-        self._earlier_usage = stored_usage(turn.fold.metadata)
+        self._earlier_usage = restoration.stored_usage(turn.fold.metadata)
         self._answers: dict[str, ApprovalAnswer] = {}
         self._unfinished: frozenset[str] = frozenset()
         if turn.restored is not None:
             self._unfinished = turn.restored.unfinished
-            self._answers = recorded_answers(turn.restored.message, self._unfinished)
-        self._earlier_cost = stored_cost(turn.fold.metadata)
+            self._answers = restoration.recorded_answers(turn.restored.message, self._unfinished)
+        self._earlier_cost = restoration.stored_cost(turn.fold.metadata)
         self._last_event: e.Data | None = None
+        self._on_delta: e.DeltaHandler | None = None
 
     def end_after_step(self, event: e.Data) -> None:
         """End before the next model request, if a step was taken; `event` says in the message why."""
         self._last_event = event
 
-    async def run(self) -> AsyncGenerator[Batch, None]:
+    async def run(self, on_delta: e.DeltaHandler | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the events of the turn, `start` to `finish`. Cancelled, it ends at once: see `abort_events`.
 
-        The model's answers are read here: a generator of their own would be resumed twice for each chunk.
+        What `on_delta` takes of a model's answer while the loop waits for more is not yielded. The answers
+        are read here: a generator of their own would be resumed twice for each chunk.
         """
-        turn = self.turn
-        yield [
-            e.Start(turn.fold.id, turn.agent.start_metadata),
-            *turn.input_events,
-        ]
+        turn, self._on_delta = self.turn, on_delta
+        yield [e.Start(turn.fold.id, turn.agent.start_metadata), *turn.input_events]
         self._store_answers(turn.input_events)
         try:
             await self._settle_lost_step()
@@ -98,14 +96,14 @@ class Loop:
                 yield batch
             while (outcome := self._check_outcome()) is None:
                 step, fitting = await self._prepare_step()
-                started_at = self._begin_step(step)
+                started_at = await self._begin_step(step)
                 yield [e.StartStep(), *fitting]
                 call, answer = await self._begin_call(step)
                 while answer:
                     yield answer
                     received = await call.next()
                     # Nearly every batch is one delta, which enters the run as it is.
-                    is_delta = received and len(received) == 1 and type(received[0]) in TEXT_DELTAS
+                    is_delta = received and len(received) == 1 and type(received[0]) in e.TEXT_DELTAS
                     answer = received if received and is_delta else self._admit(received)
                 text = await self._end_call(call)
                 async for batch in self._step_outputs(text):
@@ -118,6 +116,7 @@ class Loop:
                 return
             outcome = refusal_outcome(error)
         finally:
+            self._on_delta = None  # it refers to what runs the loop
             await self._leave_call()
         await self.hooks.run_end(outcome.reason, self.so_far())
         for batch in self._closing_batches(outcome):
@@ -157,7 +156,9 @@ class Loop:
     def _message_progress(self) -> SoFar:
         """Return the progress with usage and cost of the whole message, to which limits apply."""
         turn, progress, earlier = self.turn, self.so_far(), self._earlier_usage
-        before = steps_before_crash(turn.restored, turn.fold, model=turn.agent.model, toolbox=turn.toolbox)
+        before = restoration.steps_before_crash(
+            turn.restored, turn.fold, model=turn.agent.model, toolbox=turn.toolbox
+        )
         return replace(
             progress,
             steps=(*before, *progress.steps),
@@ -174,7 +175,7 @@ class Loop:
         """Return the metadata of the message: usage, cost, model, duration."""
         metadata = {
             "finishReason": reason,
-            "usage": self._total_usage(),
+            "usage": restoration.total_usage(self._earlier_usage, self.usage),
             "cost": self.message_cost,
             "provider": self._finish_step.provider,
             "servedModel": self._finish_step.model,
@@ -182,12 +183,6 @@ class Loop:
             "duration": round(self.turn.clock() - self._started_at, 3),
         }
         return {name: value for name, value in metadata.items() if value is not None}
-
-    def _total_usage(self) -> Any:
-        """Return the usage of the whole message: of this run and of those that it continues."""
-        if self._earlier_usage is None or self.usage is None:
-            return msgspec.to_builtins(self.usage or self._earlier_usage)
-        return msgspec.to_builtins(self._earlier_usage + self.usage)
 
     @property
     def message_cost(self) -> float | None:
@@ -262,7 +257,7 @@ class Loop:
         await self.turn.payment.ready()
         call.end()
         self._finish_step = replace(self._finish_step, usage=call.usage)
-        self._previous_prompt = call.prompt_size
+        self._previous_prompt = call.prompt.compare(call.usage)
         await self._leave_call()
         return await read_text(closing.last_text_blocks(self.turn.fold))
 
@@ -291,9 +286,14 @@ class Loop:
     def _model_call(self, step: StepRequest) -> ModelCall[Batch]:
         turn = self.turn
         call = ModelCall.for_events(
-            turn.payment, step.request, routes=step.routes, tracing=turn.tracing, retry=turn.retry_policy
+            turn.payment,
+            step.request,
+            routes=step.routes,
+            tracing=turn.tracing,
+            retry=turn.retry_policy,
+            on_delta=self._on_delta,
         )
-        call.previous_prompt = self._previous_prompt
+        call.prompt.previous = self._previous_prompt
         return call
 
     async def _prepare_step(self) -> tuple[StepRequest, Batch]:
@@ -317,12 +317,12 @@ class Loop:
         request = await self.hooks.pre_model(request, self.step_count + 1)
         return StepRequest(step.routes, request), events
 
-    def _begin_step(self, step: StepRequest) -> float:
+    async def _begin_step(self, step: StepRequest) -> float:
         """Start the next step and return the time. Raises BudgetExhausted when it cannot be paid for."""
         turn = self.turn
         self._call = self._model_call(step)
         turn.payment.calls = self.step_count  # whatever summaries were made
-        self._call.reserve()
+        await self._call.reserve()
         self.step_count += 1
         self._finish_step = e.FinishStep()
         visible_tools = None if step.request.tools is turn.toolbox.tools else step.request.tools

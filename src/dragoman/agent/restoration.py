@@ -230,6 +230,12 @@ def stored_usage(metadata: Any) -> e.Usage | None:
     return msgspec.convert(usage, e.Usage) if usage else None
 
 
+def total_usage(earlier: e.Usage | None, usage: e.Usage | None) -> Any:
+    """Return the usage of a whole message, as a value: of a run, and of those that it continues."""
+    both = earlier + usage if earlier is not None and usage is not None else usage or earlier
+    return msgspec.to_builtins(both)
+
+
 def stored_cost(metadata: Any) -> float | None:
     """Return the cost in the metadata of a message, in US dollars; None without any."""
     cost = metadata.get("cost") if isinstance(metadata, dict) else None

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from dragoman.model_request import Tool
 from dragoman.operations.operation import Operation
 from dragoman.suggestions import find_similar_name
+from dragoman.wire.tool_names import fit_tool_name
 
 MAX_NAMES_SHOWN = 50  # in an error
 NAME_LIMIT = 64  # of the strictest provider
-INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def wire_name(id: str) -> str:
     """Return an operation's id as a tool name that every provider accepts: most refuse a dot."""
-    return INVALID_CHARACTERS.sub("_", id)[:NAME_LIMIT]
+    return fit_tool_name(id, NAME_LIMIT)
 
 
 def matches_tool(name: str, tool: Operation | Tool) -> bool:

@@ -23,6 +23,7 @@ from dragoman.cli.terminal import (
     print_line,
     print_note,
     print_table,
+    strip_controls,
 )
 from dragoman.errors import BadRequest, NotFound
 from dragoman.session_ids import client_session_id
@@ -128,7 +129,7 @@ def export(
     session, messages = _read(HubTarget(hub, key, data), id)
     text = to_json_text(session, messages) if format == "json" else to_markdown(session, messages)
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(strip_controls(text) if sys.stdout.isatty() else text)
         return
     output.write_text(text, encoding="utf-8")
     print_note(f"{len(messages)} messages of {session['id']} are in {output}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +29,16 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def prepare_streams() -> None:
-    """Replace characters that the terminal's encoding lacks, instead of failing."""
+    """Replace characters that the terminal's encoding lacks, instead of failing.
+
+    A stream that is closed is the null device from now on: Python has None in its place, and the next file
+    that is opened would get its number, and what child processes print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - it stays open
+            os.set_inheritable(stream.fileno(), True)  # its number is that of the stream: the lowest free one
+            setattr(sys, name, stream)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -73,7 +84,7 @@ def print_error(message: str, *, hint: str | None = None) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, for programs."""
-    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    typer.echo(escape_controls(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
 FREE_TEXT = frozenset(
@@ -125,6 +136,11 @@ def truncate(text: str, limit: int | None) -> str:
 def strip_controls(text: str) -> str:
     """Remove control characters other than tab and newline, and characters that change the direction."""
     return CONTROL_CHARACTERS.sub("", text)
+
+
+def escape_controls(json: str) -> str:
+    """Return a JSON text with escapes for what `strip_controls` removes; it says the same."""
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
 
 
 def format_age(moment: float) -> str:

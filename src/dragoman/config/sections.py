@@ -318,6 +318,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     owner: Limits = NO_LIMITS
     owners: dict[str, Limits] = {}
     unpriced: Literal["refuse", "allow"] = "refuse"
+    named_documents: NonNegativeInt = 100_000
     drain: NonNegativeSeconds = 30.0
     spool: NonNegativeInt = 64_000_000
     result: PositiveInt = 24_000

@@ -6,6 +6,7 @@ The paths are those of `server/internal/routes.py`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from dragoman.errors import (
     HostGone,
     HostUnreachable,
     ProviderError,
+    StoreError,
     WireError,
     error_for_status,
 )
@@ -91,22 +93,40 @@ class HostClient:
     async def _send(
         self, host: str, path: str, *, method: str, body: Any, timeouts: Timeouts | None
     ) -> Response:
+        """Send a request; once more if the host turns out to have another address than the last one.
+
+        The response may be a refusal. Raises what `stream` raises.
+        """
         record = await self._find(host)
+        try:
+            response = await self._send_to(record, path, method=method, body=body, timeouts=timeouts)
+            if response.status != HTTPStatus.UNAUTHORIZED:
+                return response
+            failure = await self._refusal(host, response)
+        except ProviderError as error:
+            failure = self.unreachable(host, error)
+        with suppress(StoreError):
+            moved = await self._find(host)
+            if (moved.url, moved.token) != (record.url, record.token):
+                try:
+                    return await self._send_to(moved, path, method=method, body=body, timeouts=timeouts)
+                except ProviderError as error:
+                    failure = self.unreachable(host, error)
+        self.forget(host)
+        raise failure
+
+    async def _send_to(
+        self, record: HostRecord, path: str, *, method: str, body: Any, timeouts: Timeouts | None
+    ) -> Response:
         headers = {"authorization": f"Bearer {record.token}"}
         payload = b""
         if body is not None:
             headers["content-type"] = "application/json"
             payload = msgspec.json.encode(body)
-        try:
-            return await self._transport.send(
-                method,
-                f"{record.url}{path}",
-                headers=headers,
-                body=payload,
-                timeouts=timeouts or self._timeouts,
-            )
-        except ProviderError as error:
-            raise self.unreachable(host, error) from None
+        url = f"{record.url}{path}"
+        return await self._transport.send(
+            method, url, headers=headers, body=payload, timeouts=timeouts or self._timeouts
+        )
 
     async def _find(self, host: str) -> HostRecord:
         record = self._records.get(host)

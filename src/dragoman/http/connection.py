@@ -262,7 +262,7 @@ class HttpConnection(asyncio.Protocol):
             if self._deadline < self._timer_due:
                 self._set_timer(min(self._deadline, self._total_deadline))
         waiter = self._waiter
-        if waiter is not None and parser.status and not waiter.done():
+        if waiter is not None and parser.status and not (waiter.done() or parser.hand_over()):
             waiter.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:

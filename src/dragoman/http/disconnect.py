@@ -1,19 +1,32 @@
 """Cancellation of a request's work when its client disconnects.
 
 ASGI servers do not report a closed connection when something is sent; only `receive` does. So a task reads
-the request's channel while the work is done.
+the request's channel while the work is done, unless the server can call back (`DisconnectSource`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 
 from dragoman.http.asgi_exchange import Exchange
 
 CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
 WATCH_DELAY = 0.02  # seconds; requests that are answered by then never pay for a task that watches
+
+
+class DisconnectSource(ABC):
+    """What a request is received by, if it can call back when the client disconnects: that takes no task."""
+
+    @abstractmethod
+    def watch_disconnect(self, callback: Callable[[], None] | None) -> bool:
+        """Call `callback` once the client has disconnected, or no longer with None; return whether it will.
+
+        False while `receive` still has something to return. Nobody may receive meanwhile.
+        """
 
 
 class LateStarts:
@@ -55,7 +68,7 @@ class DisconnectWatch:
     Watching begins after `WATCH_DELAY`, with `at_once` when the block begins.
     """
 
-    __slots__ = ("_at_once", "_exchange", "_watch", "disconnected", "response_complete", "task")
+    __slots__ = ("_at_once", "_exchange", "_source", "_watch", "disconnected", "response_complete", "task")
 
     def __init__(self, exchange: Exchange, *, at_once: bool = False) -> None:
         self._at_once = at_once
@@ -65,6 +78,7 @@ class DisconnectWatch:
         self.task: asyncio.Task[object] | None = None
         """The task of the block; None outside it."""
         self._watch: asyncio.Task[None] | None = None
+        self._source: DisconnectSource | None = None
 
     def __enter__(self) -> DisconnectWatch:
         self.task = asyncio.current_task()
@@ -77,22 +91,31 @@ class DisconnectWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        watch, task = self._watch, self.task
-        self._watch = self.task = None  # no cycles: they would wait for the garbage collector
+        watch, source, task = self._watch, self._source, self.task
+        self._watch = self._source = self.task = None  # no cycles: they would wait for the garbage collector
         if watch is not None:
             watch.cancel()
+        if source is not None:
+            source.watch_disconnect(None)
         if not self.disconnected or task is None:
             return False
         return task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError)
 
     def start(self) -> None:
         """Begin to watch."""
-        self._watch = asyncio.ensure_future(self._wait_for_disconnect())
+        source = getattr(self._exchange.receive, "__self__", None)  # unless something is in between
+        if isinstance(source, DisconnectSource) and source.watch_disconnect(self._on_disconnect):
+            self._source = source
+        else:
+            self._watch = asyncio.ensure_future(self._wait_for_disconnect())
+
+    def _on_disconnect(self) -> None:
+        if not self.response_complete and self.task is not None:
+            self.disconnected = True
+            self.task.cancel()
 
     async def _wait_for_disconnect(self) -> None:
         receive = self._exchange.receive
         while (await receive())["type"] != "http.disconnect":
             pass
-        if not self.response_complete and self.task is not None:
-            self.disconnected = True
-            self.task.cancel()
+        self._on_disconnect()

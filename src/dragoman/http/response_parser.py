@@ -5,6 +5,8 @@ Source: RFC 9112, parsed by httptools (llhttp) in strict mode.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httptools
 
 from dragoman.errors import WireError
@@ -29,10 +31,13 @@ class ResponseParser:
         self.any_received = False  # any byte of the response
         self.extra_data = False  # bytes after the end of the response
         self.keep_alive = False  # the server accepts another request on this connection
+        self.on_read: Callable[[bytes], bool] | None = None  # see `Response.on_read`
         self._no_body = no_body
         self._until_close = False  # the body ends when the connection closes
         self._interim = False  # within a 1xx response
         self._chunks: list[bytes | memoryview] = []
+        self.on_body = self._chunks.append  # httptools calls it for each of the hundred pieces of a read
+        self._end = 0  # how many chunks there were when the response was complete
         self._overhead = 0  # bytes since the last body data: head, chunk sizes, trailers
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -47,12 +52,20 @@ class ResponseParser:
             return
         self.any_received = True
         self._overhead += len(data)
+        chunks = self._chunks
+        before = len(chunks)
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete:
                 raise parse_error(error) from None
             self.extra_data = True
+        finally:
+            if len(chunks) == before + 1 and not self.complete:
+                self._overhead = 0
+                self.buffered += len(chunks[-1])
+            elif len(chunks) > before:
+                self._count_body(before)
         if self._overhead > HEAD_LIMIT and not self.complete:
             raise WireError(f"sent more than {HEAD_LIMIT} bytes without any body data")
 
@@ -72,10 +85,35 @@ class ResponseParser:
         if self.buffered > MAX_TAKE:
             return self._take_part()
         chunks = self._chunks
-        self._chunks = []
         self.buffered = 0
         first = chunks[0] if len(chunks) == 1 else None
-        return first if type(first) is bytes else b"".join(chunks)
+        body = first if type(first) is bytes else b"".join(chunks)
+        chunks.clear()
+        return body
+
+    def hand_over(self) -> bool:
+        """Call `on_read` with the body so far, if that is short; return whether it took it.
+
+        Not with the end of the body: its reader has to learn of that, and nothing else would wake it.
+        """
+        if self.on_read is None or self.complete or not 0 < self.buffered <= MAX_TAKE:
+            return False
+        data = self.take_body()
+        if self.on_read(data):
+            return True
+        self._chunks.append(data)
+        self.buffered = len(data)
+        return False
+
+    def _count_body(self, before: int) -> None:
+        """Count the pieces behind the first `before`; what follows the end of the response is dropped."""
+        chunks = self._chunks
+        if self.complete and len(chunks) > self._end:
+            self.extra_data = True
+            del chunks[self._end :]
+        if added := chunks[before:]:
+            self._overhead = 0
+            self.buffered += sum(map(len, added))
 
     def _take_part(self) -> bytes:
         """Return the first `MAX_TAKE` bytes of a long body."""
@@ -84,7 +122,7 @@ class ResponseParser:
             if size + len(chunk) > MAX_TAKE:
                 part.append(chunk[: MAX_TAKE - size])
                 # A view: a copy of the rest for each part would cost the square of its length.
-                self._chunks = [memoryview(chunk)[MAX_TAKE - size :], *chunks[at + 1 :]]
+                chunks[: at + 1] = [memoryview(chunk)[MAX_TAKE - size :]]
                 break
             part.append(chunk)
             size += len(chunk)
@@ -123,19 +161,12 @@ class ResponseParser:
         if self._no_body:
             self.on_message_complete()
 
-    def on_body(self, body: bytes) -> None:
-        if self.complete:
-            self.extra_data = True
-            return
-        self._overhead = 0
-        self._chunks.append(body)
-        self.buffered += len(body)
-
     def on_message_complete(self) -> None:
         if self._interim:
             self._interim = False
         elif self._parser is not None:
             self.complete = True
+            self._end = len(self._chunks)
             self.keep_alive = self._parser.should_keep_alive()
             self._parser = None
 

@@ -28,6 +28,10 @@ class KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Future[None] | None = None
 
+    def note_output(self) -> None:
+        """Set `last_output` to now."""
+        self.last_output = self._loop.time()
+
     async def __aenter__(self) -> KeepAlive:
         self._timer = self._loop.call_later(self._interval, self._fire)
         return self

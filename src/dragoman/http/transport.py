@@ -66,6 +66,15 @@ class Response:
     def __repr__(self) -> str:
         return f"Response({self.status}, from {self._peer!r})"
 
+    def on_read(self, callback: Callable[[bytes], bool]) -> None:
+        """Call `callback` with each short read that arrives while somebody waits for `receive`.
+
+        It returns whether it took the read, or leaves it to `receive`; it raises nothing. Until the response
+        is ended. Of a body that is encoded, it is not called.
+        """
+        if "content-encoding" not in self.headers:
+            self._parser.on_read = callback
+
     @property
     def complete(self) -> bool:
         """Whether the whole body has arrived."""
@@ -97,6 +106,7 @@ class Response:
     def abort(self) -> None:
         """End the response: keep the connection if the body is complete, else close the socket now."""
         connection, self._connection = self._connection, None
+        self._parser.on_read = None
         if connection is not None:
             self.receive = partial(refuse_read, self._peer)
             self._release(connection)

@@ -253,6 +253,8 @@ class Calls:
     async def _prepare(
         self, operation: str | Operation, input: Any, *, call_id: str, context: Context
     ) -> PreparedCall:
+        for refresh in self.access_control.refreshers:
+            refresh(context)
         if isinstance(operation, str) and (alias := self._registry.find_alias(operation)) is not None:
             operation, input = alias.target, alias.input(input)
         target: CallTarget = self._resolve_target(operation, context)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -30,6 +31,20 @@ class Rate(msgspec.Struct, frozen=True):
         if match is None or int(match[1]) < 1:
             raise ConfigError(f"{text!r} is not a valid rate", hint="write it like 60/minute")
         return cls(int(match[1]), PERIODS[PERIOD_ALIASES.get(match[2], match[2])])
+
+
+class KeyedSlots:
+    """Lets at most `limit` callers of each key in at a time; others wait for their turn."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._slots: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def acquire(self, key: Hashable) -> AsyncIterator[None]:
+        """Wait for a free slot of this key and occupy it."""
+        async with self._slots.setdefault(key, asyncio.Semaphore(self._limit)):
+            yield
 
 
 class CallLimiter:

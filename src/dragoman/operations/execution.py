@@ -127,7 +127,7 @@ class Execution:
     async def _seal(self, result: ExecutionResult) -> ExecutionResult:
         """Return the result without secrets. Those of the calls of a batch are sealed already."""
         secrets, record = self._prepared.secrets, self._prepared.record
-        if secrets is None:
+        if secrets is None or secrets.is_empty:
             return result
         value = result.result
         if not is_meta_call(record) and record.operation not in SECRET_RESULTS:
@@ -227,9 +227,13 @@ class Execution:
             await self._node.close()
 
     def _reveal_secrets(self, operation: Operation, arguments: Any) -> Any:
-        """Return the arguments with values in place of handles. Raises CallDenied."""
+        """Return the arguments with values in place of handles. Raises CallDenied.
+
+        A spoke that makes a call below its own is outside: what it writes names no secret.
+        """
         secrets, input = self._prepared.secrets, self._effective_input
-        revealed = input if secrets is None else secrets.reveal(input, operation)
+        is_outside = bool(self._prepared.context.intermediaries)
+        revealed = input if secrets is None or is_outside else secrets.reveal(input, operation)
         return arguments if revealed is input else operation.parse(revealed)
 
     async def _apply_hooks(self, operation: Operation, hooks: CallHooks) -> Any:

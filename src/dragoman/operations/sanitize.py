@@ -12,6 +12,7 @@ INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
+LINE_SEPARATORS = re.compile("[\u2028\u2029]")
 MAX_DEPTH = 32
 
 
@@ -19,6 +20,22 @@ def sanitize_text(text: str, limit: int) -> str:
     """Return the text without invisible characters, cut to `limit` characters; a cut shows as `…`."""
     visible = INVISIBLE.sub("", text[: 2 * limit]).strip()
     return visible if len(visible) <= limit else visible[: limit - 1].rstrip() + "…"
+
+
+def escape_invisible(json: str) -> str:
+    """Return a JSON text with escapes for invisible characters and line separators; it says the same.
+
+    People and models then see what a text of somebody else contains, and nothing in it begins a line.
+    """
+    for pattern in (INVISIBLE, LINE_SEPARATORS):
+        json = pattern.sub(lambda match: escape_character(match[0]), json)
+    return json
+
+
+def escape_character(character: str) -> str:
+    """Return the escape of a character in JSON: two for one beyond 16 bits."""
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def sanitize_schema(schema: Mapping[str, Any], *, limit: int = 1_000) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,7 +20,7 @@ from dragoman.operations.batch import parse_batch
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure
-from dragoman.redaction import MASK, MAX_DEPTH, encoded_forms, secret_forms
+from dragoman.redaction import MASK, MAX_DEPTH, MIN_FORM, encoded_forms, secret_forms
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 HANDLE_PATTERN = re.compile(rf"(?<![A-Za-z0-9_-])secret:({NAME_PATTERN.pattern})")
@@ -73,6 +74,11 @@ class CallSecrets:
             secret.value: secret.handle for secret in self._secrets.values() if is_number(secret.value)
         }
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to replace, as for most teams."""
+        return not self._secrets
+
     def forms(self) -> Iterable[str]:
         """Return all spellings of the values, for the redaction of logs."""
         return self._forms.keys()
@@ -105,10 +111,14 @@ class CallSecrets:
 
     def seal_input(self, value: Any) -> Any:
         """Return an input with handles in place of secrets; other spellings of them become `***`."""
+        if self.is_empty:
+            return value
         return map_texts(value, self._replace, numbers=self._numbers)
 
     def seal(self, value: Any) -> Any:
         """Return a result without secrets, as `seal_input`, and without pieces of them at edges of texts."""
+        if self.is_empty:
+            return value
         if isinstance(value, msgspec.Raw):
             if self._numbers:  # as text it would not be JSON any more
                 return msgspec.Raw(msgspec.json.encode(self.seal(decode_json(bytes(value)))))
@@ -124,13 +134,19 @@ class CallSecrets:
         return any(form in text for form in self._forms)
 
     def seal_failure(self, failure: CallFailure) -> CallFailure:
-        """Return a failure without secrets."""
+        """Return a failure without secrets, and without pieces of them: errors quote parts of an input."""
+        if self.is_empty:
+            return failure
         return replace(
             failure,
-            message=self.seal_text(failure.message),
-            hint=failure.hint and self.seal_text(failure.hint),
-            problems=self.seal(list(failure.problems)),
+            message=self._seal_quotes(failure.message),
+            hint=failure.hint and self._seal_quotes(failure.hint),
+            problems=map_texts(list(failure.problems), self._seal_quotes, numbers=self._numbers),
         )
+
+    def _seal_quotes(self, text: str) -> str:
+        """Seal a text, and mask pieces of secrets anywhere in it, in upper and lower case."""
+        return mask_pieces(self.seal_text(text), [secret.value for secret in self._secrets.values()])
 
     def _replace(self, text: str) -> str:
         present = [form for form in self._forms if form in text]
@@ -203,6 +219,48 @@ class SealedStream:
 def edge_size(value: str) -> int:
     """Return how many characters of a secret at the edge of a text are too many: a quarter of it."""
     return min(MAX_EDGE, max(MIN_EDGE, len(value) // 4))
+
+
+def piece_size(value: str) -> int:
+    """Return how many characters of a secret anywhere in an error are too many: a quarter, at least eight."""
+    return min(MAX_EDGE, max(MIN_FORM, len(value) // 4))
+
+
+def mask_pieces(text: str, values: Iterable[str]) -> str:
+    """Return a text with `***` for each piece of a value of `piece_size` or more characters, in any case."""
+    lower = text.lower()
+    if len(lower) != len(text):  # a few letters are longer in lower case
+        lower = text
+    slices: dict[int, set[str]] = {}
+    found: set[str] = set()
+    for value in values:
+        size = piece_size(value)
+        if size not in slices:
+            slices[size] = set(each_slice(lower, size))
+        for spelling in {value, value.lower()}:
+            found |= slices[size].intersection(each_slice(spelling, size))
+    covered = {
+        at + offset for piece in found for at in positions(piece, lower) for offset in range(len(piece))
+    }
+    if not covered:
+        return text
+    return "".join(
+        MASK if is_covered else "".join(text[at] for at in places)
+        for is_covered, places in groupby(range(len(text)), covered.__contains__)
+    )
+
+
+def each_slice(text: str, size: int) -> Iterator[str]:
+    """Yield each run of `size` characters of a text."""
+    return (text[at : at + size] for at in range(len(text) - size + 1))
+
+
+def positions(piece: str, text: str) -> Iterator[int]:
+    """Yield where a piece stands in a text."""
+    at = text.find(piece)
+    while at >= 0:
+        yield at
+        at = text.find(piece, at + 1)
 
 
 def edge_length(text: str, value: str, *, size: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -41,14 +41,24 @@ class Program:
         self._stderr_task = asyncio.create_task(self._read_stderr(), name=f"stderr of {process.pid}")
 
     @classmethod
-    async def spawn(cls, command: Sequence[str], *, cwd: str | None, environ: Mapping[str, str]) -> Self:
-        """Start a program without a shell. Raises OSError or ValueError if it cannot be started."""
+    async def spawn(
+        cls,
+        command: Sequence[str],
+        *,
+        cwd: str | None,
+        environ: Mapping[str, str],
+        keeps_errors: bool = True,
+    ) -> Self:
+        """Start a program without a shell. Raises OSError or ValueError if it cannot be started.
+
+        Without `keeps_errors` its error output goes nowhere: reading a flood costs as much as writing it.
+        """
         name = MARK_PREFIX + secrets.token_hex(8)
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=PIPE,
             stdout=PIPE,
-            stderr=PIPE,
+            stderr=PIPE if keeps_errors else DEVNULL,
             cwd=cwd,
             env={**environ, name: "1"},
             start_new_session=True,
@@ -96,8 +106,8 @@ class Program:
         close_pipes(self.process)
 
     async def _read_stderr(self) -> None:
-        stream = cast(asyncio.StreamReader, self.process.stderr)
-        while data := await stream.read(READ_SIZE):
+        stream = self.process.stderr
+        while stream is not None and (data := await stream.read(READ_SIZE)):
             self._stderr_tail = (self._stderr_tail + data.decode(errors="replace"))[-STDERR_TAIL:]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
 from dragoman.event_splitting import MAX_EVENTS, split_events
-from dragoman.events import Event, FinishStep
+from dragoman.events import TEXT_DELTAS, DeltaHandler, Event, FinishStep
 from dragoman.http.transport import Response
 from dragoman.large_json import SMALL
 from dragoman.offload import offload
@@ -20,7 +20,7 @@ from dragoman.providers.key_pool import NO_KEY, KeyLease
 from dragoman.providers.retry import MAX_TEXT_BODY, page_text
 from dragoman.redaction import safe_line
 from dragoman.wire.answer_decoder import AnswerDecoder
-from dragoman.wire.json_codec import BYTE_ORDER_MARK
+from dragoman.wire.json_codec import BYTE_ORDER_MARK, is_part_of_mark, text_start
 from dragoman.wire.token_estimate import cut_answer_length
 
 PIECE = 65_536  # characters of deltas in one batch of a large answer
@@ -29,16 +29,21 @@ DRAIN_SECONDS = 0.25  # wait for the end of the body after the last event, so th
 
 
 async def read_answer(
-    open_answer: Callable[[], Awaitable[DecodedResponse]], *, redact: Callable[[ProviderError], ProviderError]
+    open_answer: Callable[[], Awaitable[DecodedResponse]],
+    *,
+    redact: Callable[[ProviderError], ProviderError],
+    on_delta: DeltaHandler | None = None,
 ) -> AsyncGenerator[Sequence[Event], None]:
     """Yield the batches of an answer that is started by `open_answer`; close it in any case.
 
     Between the socket and whoever reads the answer this generator is the only one: each read of the socket
-    resumes it once.
+    resumes it once. While the reader waits for a batch, one that is a delta of text goes to `on_delta` from
+    the read of the socket, without resuming anything; what that does not take is yielded.
     """
     answer: DecodedResponse | None = None
     try:
         answer = await open_answer()
+        answer.pass_deltas(on_delta)
         receive = answer.receive
         batch = answer.first_batch
         while True:
@@ -59,6 +64,14 @@ async def read_answer(
     finally:
         if answer is not None:
             answer.close()
+
+
+class DecodedRead(NamedTuple):
+    """The events of the first `size` bytes of what a reader is to be given, or the error in them."""
+
+    size: int
+    batch: Sequence[Event] = ()
+    error: Exception | None = None
 
 
 class DecodedResponse:
@@ -86,10 +99,13 @@ class DecodedResponse:
         self._limits = limits
         self._smallest_limit = min(limits.document, limits.stream)
         self._is_blank = True  # nothing but white space, which some servers send until they have the document
+        self._start = b""  # a part of a byte order mark
         self._json_lines = json_lines  # a stream of JSON lines starts like a JSON document
         self.size = 0
         self._document: list[bytes] | None = None  # the body so far, if it is one JSON document
         self._failure: ProviderError | None = None
+        self._on_delta: DeltaHandler | None = None
+        self._decoded: DecodedRead | None = None  # the beginning of what `feed` is given next
 
     @property
     def receive(self) -> Callable[[], Awaitable[bytes]]:
@@ -126,16 +142,55 @@ class DecodedResponse:
 
     def close(self) -> None:
         """Close the socket, unless the answer is complete, and release the key."""
+        self._on_delta = None
         self._response.abort()
         self._lease.release()
 
+    def pass_deltas(self, on_delta: DeltaHandler | None) -> None:
+        """Decode each read when it arrives, and pass it to `on_delta`, if there is one, and it is a delta."""
+        if on_delta is not None:
+            self._on_delta = on_delta
+            self._response.on_read(self._take_read)
+
+    def _take_read(self, raw: bytes) -> bool:
+        """Decode a read for which `receive` waits; return whether nothing is left for the reader to do."""
+        if self._on_delta is None or (self.size > SMALL and self._decoder.pending_size > SMALL):
+            return False
+        try:
+            batch = self.feed(raw)
+            if not (batch or self.ended):
+                return True
+            if len(batch) == 1 and type(batch[0]) in TEXT_DELTAS and not self.ended and self._on_delta(batch):
+                return True
+        except Exception as error:  # noqa: BLE001 # the reader raises it
+            self._decoded = DecodedRead(len(raw), error=error)
+        else:
+            self._decoded = DecodedRead(len(raw), batch)
+        return False
+
+    def _feed_rest(self, raw: bytes, decoded: DecodedRead) -> Sequence[Event]:
+        """Return the events of a read whose beginning is decoded already; more has come since."""
+        self._decoded = None
+        if decoded.error is not None:
+            raise decoded.error
+        rest = raw[decoded.size :]
+        if self.ended or not rest:
+            return decoded.batch
+        try:
+            return [*decoded.batch, *self.feed(rest)]
+        except ProviderError as error:  # events before a failure are returned first
+            self._failure, self.ended = error, True
+            return decoded.batch
+
     def feed(self, raw: bytes) -> Sequence[Event]:
         """Return the events of one read; a failure after them is kept for `finish`."""
+        if self._decoded is not None:
+            return self._feed_rest(raw, self._decoded)
         if not raw:
             return self._end()
-        if self._is_blank:
-            self._detect_format(raw)
         self.size += len(raw)
+        if self._is_blank:
+            raw = self._detect_format(raw)
         if self.size > self._smallest_limit:
             self._limits.check_size(self.size, is_document=self._document is not None)
         if self._document is not None:
@@ -188,13 +243,21 @@ class DecodedResponse:
             return batch
         return [*batch[:-1], replace(finish, key=key)]
 
-    def _detect_format(self, raw: bytes) -> None:
-        """Tell a stream from a document or a web page by its first bytes: content types are unreliable."""
-        reject_web_page(raw, self._response)
-        start = raw.removeprefix(BYTE_ORDER_MARK).lstrip()[:1]
-        self._is_blank = not start
-        if start in (b"{", b"[") and not self._json_lines:
+    def _detect_format(self, raw: bytes) -> bytes:
+        """Tell a stream from a document or a web page by its first bytes: content types are unreliable.
+
+        Return what is to be decoded, which is not the first part of a byte order mark.
+        """
+        raw, self._start = self._start + raw, b""
+        if is_part_of_mark(raw):
+            self._start = raw
+            return b""
+        if text := text_start(raw):
+            reject_web_page(text, self._response)
+            self._is_blank = False
+        if text.startswith((b"{", b"[")) and not self._json_lines:
             self._document = []
+        return raw
 
 
 async def decode_stored(
@@ -230,13 +293,13 @@ async def _decode_slice(decoder: AnswerDecoder[Any], raw: bytes, *, is_document:
     return await offload(decoder.pending_size, decoder.close)
 
 
-def reject_web_page(raw: bytes, response: Response) -> None:
-    """Raise ProviderError if a body is a web page."""
-    start = raw.lstrip()[:1]
+def reject_web_page(text: bytes, response: Response) -> None:
+    """Raise ProviderError if a body that begins with this text, see `text_start`, is a web page."""
+    start = text[:1]
     page = response.headers.get("content-type", "").startswith("text/html")
     if start == b"<" or (page and start not in (b"{", b"[")):
         raise ProviderError(
-            f"the server answered with a web page, not with a model's answer: {page_title(raw)}",
+            f"the server answered with a web page, not with a model's answer: {page_title(text)}",
             category="api_error",
             hint="set base_url to the URL of the API; it often ends in /v1",
         )

@@ -10,7 +10,7 @@ from dragoman.http.transport import Response
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.decoded_response import drain_body, reject_web_page
 from dragoman.providers.key_pool import KeyLease
-from dragoman.wire.json_codec import BYTE_ORDER_MARK
+from dragoman.wire.json_codec import BYTE_ORDER_MARK, text_start
 from dragoman.wire.token_estimate import cut_answer_length
 
 LONGEST_START = 8  # bytes that tell whether a body is a document
@@ -25,6 +25,7 @@ class RelayedResponse:
         self._limits = limits
         self._smallest_limit = min(limits.document, limits.stream)
         self._size = 0
+        self._is_blank = True
 
     @property
     def key(self) -> str:
@@ -77,8 +78,9 @@ class RelayedResponse:
 
     def _count(self, raw: bytes, *, is_document: bool = False) -> None:
         """Count the bytes of a read. ProviderError for a web page, or for an answer that is too long."""
-        if raw and not self._size:
-            reject_web_page(raw, self._response)
+        if self._is_blank and (text := text_start(raw)):
+            self._is_blank = False
+            reject_web_page(text, self._response)
         self._size += len(raw)
         if self._size > self._smallest_limit:
             self._limits.check_size(self._size, is_document=is_document)

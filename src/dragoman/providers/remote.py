@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman import identity
 from dragoman.errors import ProviderError
-from dragoman.events import Event
+from dragoman.events import DeltaHandler, Event
 from dragoman.http.per_loop_transport import LazyTransport
 from dragoman.http.transport import Response, Sender
 from dragoman.large_json import SMALL
@@ -84,14 +84,25 @@ class RemoteProvider:
         """The family of the server's protocol."""
         return self._adapter.family
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Provider.stream`."""
+    def stream(
+        self, request: ModelRequest, *, on_delta: DeltaHandler | None = None
+    ) -> AsyncGenerator[Sequence[Event], None]:
+        """See `Provider.stream`, and `read_answer` for `on_delta`."""
         names = ToolNames.of(request.tools, self.family)
-        sent = request if names is None else names.apply(request)
-        answer = read_answer(
-            lambda: self._with_retries(lambda lease: self._open(sent, lease)), redact=self.redact_error
+        if names is None:
+            return read_answer(
+                lambda: self._with_retries(lambda lease: self._open(request, lease)),
+                redact=self.redact_error,
+                on_delta=on_delta,
+            )
+
+        async def open_renamed(lease: KeyLease) -> DecodedResponse:
+            sent = await offload(request_size(request), partial(names.apply, request))
+            return await self._open(sent, lease)
+
+        return names.restore(
+            read_answer(lambda: self._with_retries(open_renamed), redact=self.redact_error, on_delta=on_delta)
         )
-        return answer if names is None else names.restore(answer)
 
     def decode_answer(self, request: ModelRequest, raw: bytes) -> AsyncGenerator[Sequence[Event], None]:
         """Yield the batches of a complete answer, a document or a stream. Raises ProviderError."""
@@ -196,10 +207,12 @@ class RemoteProvider:
 
     async def _open(self, request: ModelRequest, lease: KeyLease) -> DecodedResponse:
         """Send the request and read until the first event; a failure before that may be retried."""
-        response = await self._send_request(request, lease.key)
+        size = request_size(request)
+        decoder = await offload(size, partial(self._decoder, request))  # it reads the ids in the history
+        response = await self._send_request(request, lease.key, size=size)
         answer = DecodedResponse(
             response,
-            self._decoder(request),
+            decoder,
             lease=lease,
             limits=self.limits,
             json_lines=self.family == "ollama",
@@ -239,15 +252,15 @@ class RemoteProvider:
             relay.close()
             raise
 
-    async def _send_request(self, request: ModelRequest, key: ProviderKey) -> Response:
+    async def _send_request(self, request: ModelRequest, key: ProviderKey, *, size: int) -> Response:
         """Send a request, retrying without fields that the server rejects; return the accepted response.
 
         A model that reads no images or files gets texts about those in results of tools, from then on.
         """
         drop: set[str] = set()
         if request.model in self._text_only_models:
-            request = replace(request, messages=without_tool_files(request.messages))
-        size = request_size(request)
+            messages = await offload(size, partial(without_tool_files, request.messages))
+            request = replace(request, messages=messages)
         encode = encode_body if size <= SMALL else encode_large_body
         while True:
             body = await offload(size, partial(self._adapter.encode, request, drop=drop, encode=encode))
@@ -260,7 +273,9 @@ class RemoteProvider:
             if is_success(response.status):
                 return response
             error, answer = await self._read_error(response)
-            messages = without_tool_files(request.messages) if rejects_files(error) else request.messages
+            messages = request.messages
+            if rejects_files(error):
+                messages = await offload(size, partial(without_tool_files, messages))
             if messages is not request.messages:
                 if rejects_all_files(error):
                     remember_model(self._text_only_models, request.model, value=None)

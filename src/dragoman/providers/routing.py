@@ -350,5 +350,16 @@ def require_model_access(patterns: Sequence[str] | None, model: str, *, routing:
         raise Forbidden(f"this key may not use the model {model!r}; it may use {allowed}")
 
 
+def require_advisor_access(patterns: Sequence[str] | None, model: str, *, routing: Routing) -> None:
+    """Raise NotFound or Forbidden unless a key with these patterns may have a model advise its own.
+
+    Requests name advisors as their provider does, so a key may also have the alias that stands for one.
+    """
+    routing.entry_routes(model)  # the provider may have only some models
+    aliases = [alias for alias in routing.aliases if matches_any(alias, patterns or ())]
+    if not any(route.name == model for alias in aliases for route in routing.entry_routes(alias)):
+        require_model_access(patterns, model, routing=routing)
+
+
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

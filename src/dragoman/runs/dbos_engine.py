@@ -38,6 +38,7 @@ from typing_extensions import override
 from dragoman.errors import Unavailable
 from dragoman.offload import run_apart
 from dragoman.runs.engine import MemoryEngine, QueuedTurn, TurnHandler
+from dragoman.store.postgres.backend import without_database_traceback
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -413,3 +414,4 @@ def quieten_logs() -> None:
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())  # DBOS adds one for the console if there is none
     logger.setLevel(logging.ERROR)
+    logger.addFilter(without_database_traceback)

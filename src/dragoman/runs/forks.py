@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -14,6 +15,8 @@ from dragoman.store.sessions.branches import message_not_found
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
+MAX_LOOKS = 2  # for a message: what a fork shares moves when its session is deleted
+
 
 async def fork_session(
     store: Store, source: Session, *, message_id: str, id: str | None = None, by: Identity
@@ -24,9 +27,12 @@ async def fork_session(
     What waits for an approval or an answer in the source is declined in the fork. `id` is the client's.
     Raises NotFound, Conflict when the id is taken, RunActive while the message is being written.
     """
-    place = await store.branches.find(source.id, message_id)
-    last = await store.messages.get(place.session_id, place.id)
-    if last is None:
+    for _ in range(MAX_LOOKS):
+        place = await store.branches.find(source.id, message_id)
+        last = await store.messages.get(place.session_id, place.id)
+        if last is not None:
+            break
+    else:
         raise message_not_found(message_id, source.id)
     now = time.time()
     fork = replace(
@@ -39,5 +45,6 @@ async def fork_session(
         runner_host=None,
     )
     last = decline_requests(last, WITHDRAWN)[0]
-    await store.branches.fork(source.id, message_id, fork=fork, last=last, by=by)
+    create = partial(store.branches.fork, source.id, message_id, fork=fork, last=last, by=by)
+    await store.session_deletion.make_room(fork.id, create)
     return fork

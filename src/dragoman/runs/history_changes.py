@@ -19,7 +19,7 @@ from dragoman.agent.approval_events import (
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
 from dragoman.errors import BadRequest, Conflict, NotFound
-from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
+from dragoman.messages import FINAL_STATES, DataPart, Message, Part, ToolPart
 from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
@@ -89,11 +89,16 @@ def _withdraw_requests(stored: Sequence[Message], *, growing: str) -> tuple[list
     declined: dict[str, Message] = {}
     withdrawn: list[str] = []
     for message in stored:
-        if message.role == "assistant" and message.id != growing:
+        if message.role == "assistant" and message.id != growing and may_wait(message):
             changed, ids = decline_requests(message, WITHDRAWN)
             withdrawn += ids
             declined |= {message.id: changed} if ids else {}
     return withdrawn, declined
+
+
+def may_wait(message: Message) -> bool:
+    """Return whether a message has calls or questions: most have none, and a session has many messages."""
+    return any(isinstance(part, ToolPart | DataPart) for part in message.parts)
 
 
 def _answer_message(message: Message, stored: Sequence[Message], *, new_id: str) -> RunPlan:

@@ -146,6 +146,14 @@ class Journal:
                 return
             await asyncio.wait([self._write])
 
+    def leave_to_end(self) -> None:
+        """Leave the write that is due now to `finish`, which has the same and more, a moment later."""
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
+            if self._timer is None and not self._is_closed:
+                self._start_timer()  # should the end not be written
+
     def close(self) -> None:
         """Write nothing more."""
         self._is_closed = True

@@ -100,10 +100,15 @@ class LiveTail:
     def _hand_out(self, batch: Batch) -> None:
         self.has_started = True
         for follower in self._followers:
-            if follower.position is None:
-                follower.batch = batch if follower.batch is None else [*follower.batch, *batch]
             wakeup = follower.wakeup  # as `wake`, without a call for every chunk
-            if wakeup is not None and not wakeup.done():
+            if wakeup is not None and wakeup.done():
+                wakeup = None
+            if follower.position is None:
+                is_next = wakeup is not None and follower.batch is None and follower.rest is None
+                if is_next and follower.on_batch is not None and follower.on_batch(batch):
+                    continue
+                follower.batch = batch if follower.batch is None else [*follower.batch, *batch]
+            if wakeup is not None:
                 wakeup.set_result(None)
 
     def announce(self, event: Event) -> None:
@@ -200,7 +205,8 @@ class Follower:
 
     `batch` is the next one to return. `position` is that of a follower that fell behind, after `batch` and
     `rest`, that of an earlier difference; `seen` is the size of the fold there. With an `interval` (seconds)
-    a batch waits that long after the one before it, and is then all that has come.
+    a batch waits that long after the one before it, and is then all that has come. While `next()` waits, a
+    batch goes to `on_batch` first, which returns whether it took it, and raises nothing.
     """
 
     def __init__(self, tail: LiveTail, position: FoldPosition | None) -> None:
@@ -209,7 +215,9 @@ class Follower:
         self.position = position
         self.seen = 0
         self.is_detached = False
+        self.is_disconnected = False
         self.on_disconnect: Callable[[], None] | None = None
+        self.on_batch: Callable[[Batch], bool] | None = None
         self.rest: Iterator[Sequence[CompactEvent]] | None = None
         self._rest_size = 0
         self._has_begun = False
@@ -330,6 +338,7 @@ class Follower:
 
     def disconnect(self) -> None:
         """Detach the follower, and end its connection."""
+        self.is_disconnected = True
         self.detach()
         if self.on_disconnect is not None:
             self.on_disconnect()

@@ -27,7 +27,8 @@ from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, ToolPart, encode_part
+from dragoman.messages import Message, ToolPart, encode_part, messages_size
+from dragoman.offload import offload
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.operations.worker_threads import wait_done
@@ -273,7 +274,7 @@ async def withdraw_requests(run_plan: RunPlan, context: Context, *, toolbox: Too
         log.exception("could not withdraw the approval requests that session %s passes over", session_id)
 
 
-def plan_run(
+async def plan_run(
     request: ChatRequest,
     stored: Sequence[Message],
     *,
@@ -284,8 +285,12 @@ def plan_run(
     """Return the plan and the row of a run. Raises NotFound, Conflict."""
     if cut_off is not None:
         return plan_after_crash(cut_off.answer, stored), cut_off.row
-    run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
-    return run_plan, new_row(request, run_plan, agent=agent, identity=identity, now=time.time())
+
+    def plan() -> tuple[RunPlan, rows.RunRecord]:
+        run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
+        return run_plan, new_row(request, run_plan, agent=agent, identity=identity, now=time.time())
+
+    return await offload(messages_size(stored), plan)
 
 
 class StoredSession(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import Literal, overload
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,7 @@ from dragoman.operations.approval import ApprovalRequest
 from dragoman.revocable_work import ActiveWork
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
-from dragoman.runs.deduplication import StoredAnswer, awaits_client_output, is_same_action
+from dragoman.runs.deduplication import StoredAnswer, awaits_client_output
 from dragoman.runs.preparation import (
     QUEUE_WAIT,
     StoredSession,
@@ -33,7 +34,7 @@ from dragoman.runs.preparation import (
     is_waiting_for,
 )
 from dragoman.runs.remote import RemoteRuns
-from dragoman.runs.repeated_requests import RepeatedRequests
+from dragoman.runs.repeated_requests import RepeatedRequests, RetriedStart, StartAttempts, StartingRequests
 from dragoman.runs.run import HubRun, OnEnding
 from dragoman.runs.run_factory import RunFactory
 from dragoman.runs.run_queue import INTERRUPTED, QUEUE_INTERVAL, QueueSettings, RunQueue
@@ -41,10 +42,9 @@ from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.hosts.queued_runs import QueuedRun
-from dragoman.store.sessions.sessions import Session
+from dragoman.store.sessions.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
-    ChatAction,
     ChatRequest,
     ClientApprovalAnswer,
     ContinueAnswer,
@@ -71,8 +71,7 @@ class RunRegistry:
         self._work_removers: dict[str, Callable[[], None]] = {}
         self._active: dict[str, HubRun] = {}
         self._undelivered: set[str] = set()
-        self._starting: dict[str, ChatAction] = {}
-        self._session_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._starting: WeakValueDictionary[str, StartingRequests] = WeakValueDictionary()
         self._closed = False
         self.subagent_answers = store.subagent_answers
         self.remote: RemoteRuns | None = None
@@ -186,10 +185,10 @@ class RunRegistry:
         session_id, owner = await self._resolve_session(request, identity)
         identity = await find_answerer(self._store, request.action, session_id=session_id, caller=identity)
         await self.recovery.settle(session_id, client_session_id(session_id))
-        self._check_starting(request, session_id)
-        queued, active = await self._queue_behind_waiting(request, session_id, owner=owner, identity=identity)
-        async with self._locked(session_id, request.action) if queued is None else nullcontext():
-            while queued is None:
+        starting = self._starting_in(session_id)
+        await self._check_starting(request, session_id, starting=starting)
+        async with StartAttempts(starting, request.action) as attempts:
+            async for attempt in attempts:
                 session = await self._store.sessions.get_own(session_id, owner=owner)
                 request = self._with_defaults(request, session, session_id=session_id)
                 active = None if session is None else await self._find_run(session.id)
@@ -199,12 +198,17 @@ class RunRegistry:
                 queued = await self._queue_if_busy(request, session, active=active, identity=identity)
                 if queued is not None:
                     break
+                if active is not None and not await self._replace(active, request):
+                    attempt.busy = active
+                    continue
                 self._check_open()
-                with suppress(*self._retried):
+                async with RetriedStart(partial(self._may_retry, request.session_id)):
                     begun = await self.factory.start_anywhere(
                         request, existing, identity=identity, on_end=self._remove_run
                     )
                     return self._register(begun, identity) if isinstance(begun, HubRun) else begun
+            else:
+                raise AssertionError("there is always another attempt")
         await self._tell_of_queued(queued, active)
         return await self.queue.wait_begun(queued) if waits else queued
 
@@ -217,7 +221,7 @@ class RunRegistry:
         no longer waits, and what a start raises.
         """
         session_id = request.session_id
-        async with self._locked(session_id, request.action):
+        async with self._starting_in(session_id).hold(request.action):
             self._check_open()
             if session_id in self._active:
                 raise RunActive(session_id, self._active[session_id].row.id)
@@ -228,14 +232,22 @@ class RunRegistry:
             if isinstance(begun, HubRun):
                 self._register(begun, identity)
 
-    def _check_starting(self, request: ChatRequest, session_id: str) -> None:
+    def _starting_in(self, session_id: str) -> StartingRequests:
+        return self._starting.setdefault(session_id, StartingRequests())
+
+    async def _check_starting(
+        self, request: ChatRequest, session_id: str, *, starting: StartingRequests
+    ) -> None:
         """Raise RunActive while another request starts a run of the session, if this one may not wait."""
-        lock = self._session_locks.get(session_id)
-        if lock is None or not lock.locked():
+        if not starting.has_others(request.action):
             return  # the agent is not looked up: files of teams are read for that
-        is_repeat = is_same_action(self._starting.get(session_id), request.action)
-        if self._when_busy(request, request.agent) == "refuse" and not is_repeat:
-            self._raise_busy(session_id)
+        if self._when_busy(request, request.agent) != "refuse":
+            return
+        for id in (session_id, client_session_id(session_id)):
+            row = await self._store.runs.get_active(id)
+            if row is not None and session_id in (id, hub_session_id(id, owner=row.owner)):
+                raise RunActive(session_id, row.id)
+        raise RunActive(session_id, "waiting")
 
     def _with_defaults(
         self, request: ChatRequest, session: Session | None, *, session_id: str
@@ -254,13 +266,9 @@ class RunRegistry:
     async def _queue_if_busy(
         self, request: ChatRequest, session: Session | None, *, active: ActiveRun | None, identity: Identity
     ) -> QueuedRun | None:
-        """Queue the request's message if it has to wait; else wait, if need be, until the session is free.
-
-        Raises RunActive, LimitReached, Conflict.
-        """
+        """Queue the request's message if it has to wait. Raises LimitReached, Conflict, NotFound."""
         action, queue = request.action, self.queue
         if not isinstance(action, NewMessage):
-            await self._wait_until_free(request, active)
             return None
         waiting = await queue.find(request.session_id, action.message.id)
         may_queue = request.when_busy != "refuse"
@@ -269,27 +277,17 @@ class RunRegistry:
             has_to_wait = is_behind or (request.background and queue.is_full)
         else:
             has_to_wait = may_queue and not active.is_unattended and not active.is_abandoned
-        if waiting is not None or has_to_wait:
-            return await queue.add(request, action.message, session=session, identity=identity)
-        await self._wait_until_free(request, active)
-        return None
-
-    async def _queue_behind_waiting(
-        self, request: ChatRequest, session_id: str, *, owner: str, identity: Identity
-    ) -> tuple[QueuedRun | None, ActiveRun | None]:
-        """Queue a message while an answer has the lock and waits for the run: it may interrupt that."""
-        action, holder = request.action, self._starting.get(session_id)
-        if not isinstance(action, NewMessage) or holder is None or isinstance(holder, NewMessage):
-            return None, None
-        session = await self._store.sessions.get_own(session_id, owner=owner)
-        request = self._with_defaults(request, session, session_id=session_id)
-        active = None if session is None else await self._find_run(session.id)
-        if active is None or active.is_unattended or active.is_abandoned or request.when_busy == "refuse":
-            return None, None
-        repeated, _ = await self._repeated.find(request, session, active=active)
-        if repeated is not None:
-            return None, None
-        return await self.queue.add(request, action.message, session=session, identity=identity), active
+        if waiting is None and not has_to_wait:
+            return None
+        add = partial(queue.add, request, action.message, identity=identity)
+        try:
+            return await add(session=session)
+        except Forbidden:  # nobody's session, which is being deleted
+            if not await self._store.session_deletion.finish(request.session_id):
+                raise
+        if session is not None and session.owner != identity.owner:
+            raise session_not_found(request.session_id)
+        return await add(session=None)
 
     async def _tell_of_queued(self, queued: QueuedRun, active: ActiveRun | None) -> None:
         """Tell the active run, wherever it is, of what waits behind it."""
@@ -311,25 +309,23 @@ class RunRegistry:
         return hub_session_id(request.session_id, owner=identity.owner), identity.owner
 
     @asynccontextmanager
-    async def _locked(self, session_id: str, action: ChatAction) -> AsyncIterator[None]:
-        """Let one request at a time start a run of the session."""
-        async with self._session_locks.setdefault(session_id, asyncio.Lock()):
-            self._starting[session_id] = action
-            try:
-                yield
-            finally:
-                del self._starting[session_id]
-
-    @asynccontextmanager
     async def locked(self, session_id: str) -> AsyncIterator[None]:
-        """Let no run of the session begin on this host; on others the store notices what has changed."""
-        async with self._session_locks.setdefault(session_id, asyncio.Lock()):
+        """Let no run of the session begin on this host; on others the store notices what has changed.
+
+        Raises RunActive at once while a request that has the lock stops or looks for the session's run.
+        """
+        lock = self._starting_in(session_id).lock
+        active = await self._store.runs.get_active(session_id) if lock.locked() else None
+        if active is not None:
+            raise RunActive(session_id, active.id)
+        async with lock:
             yield
 
-    @property
-    def _retried(self) -> Sequence[type[RunActive]]:
-        """The error of a start that is tried again: another host was faster and has the session's run."""
-        return () if self.remote is None else (RunActive,)
+    async def _may_retry(self, session_id: str, error: RunActive | Forbidden) -> bool:
+        """Return whether a start that failed is to be tried again."""
+        if isinstance(error, RunActive):
+            return self.remote is not None  # another host was faster and has the session's run
+        return await self._store.session_deletion.finish(session_id)  # nobody's, which is being deleted
 
     async def resume(self, approval: ApprovalRequest) -> bool:
         """Resume the answer that waits for this approval; return False when none waits, or it cannot resume.
@@ -375,7 +371,7 @@ class RunRegistry:
         row = cut_off.row
         identity = await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
         # A request that has the lock may wait for this run. Of hosts the database lets one begin a run.
-        lock = self._session_locks.setdefault(row.session_id, asyncio.Lock())
+        lock = self._starting_in(row.session_id).lock
         async with lock if self.remote is None else nullcontext():
             session = await self._store.sessions.get_accessible(row.session_id, caller=identity, role="write")
             if session is None:
@@ -440,22 +436,15 @@ class RunRegistry:
                 with suppress(StoreError, Unavailable):  # the hosts look for such runs from time to time
                     await self.recovery.enqueue(run.released)
 
-    def _raise_busy(self, session_id: str, active: ActiveRun | None = None) -> None:
-        run = active or self._active.get(session_id) or self._active.get(client_session_id(session_id))
-        row = None if run is None else run.row
-        if row is None or session_id not in (row.session_id, hub_session_id(row.session_id, owner=row.owner)):
-            raise RunActive(session_id, "waiting")
-        raise RunActive(session_id, row.id)
+    async def _replace(self, run: ActiveRun, request: ChatRequest) -> bool:
+        """Stop the active run if it is abandoned or the request interrupts it; False if it is waited for.
 
-    async def _wait_until_free(self, request: ChatRequest, run: ActiveRun | None) -> None:
-        """Wait for the active run to end; stop it if it is abandoned; or raise RunActive."""
-        if run is None:
-            return
+        Raises RunActive.
+        """
         is_continuation = isinstance(request.action, ContinueAnswer)
         if run.is_unattended or (is_continuation and request.when_busy == "queue"):
             # Nobody could know of it; or it does what another person allowed, whether they follow it or not.
-            await run.wait_ended()
-            return
+            return False
         is_abandoned = run.is_abandoned
         if request.when_busy == "refuse" and not is_abandoned:
             # A client that stops and sends again may be faster than its own disconnect.
@@ -463,11 +452,12 @@ class RunRegistry:
         if is_abandoned:
             await run.stop_and_wait("replaced by a new message")
         elif request.when_busy == "refuse":
-            self._raise_busy(request.session_id, run)
+            raise RunActive(request.session_id, run.row.id)
         elif request.when_busy == "interrupt":
             await run.stop_and_wait(INTERRUPTED)
         else:
-            await run.wait_ended()
+            return False
+        return True
 
     def _check_open(self) -> None:
         if self._closed:

@@ -49,7 +49,6 @@ FEED_TIMEOUTS = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 TAKEOVER_TIMEOUT = 60.0  # seconds that viewers wait for the next host of a run
 POLL_INTERVALS = (0.05, 0.1, 0.2, 0.5)  # seconds between two looks for it; the last one is repeated
 LOST = "the host of this answer does not answer, and no other one has taken the answer over; reload to see it"
-STOPPING = "this host of the hub is shutting down; the answer goes on: reload to see it"
 CUT_OFF = (ProviderError, Unavailable, NotFound, WireError, StoreError)
 """Errors by which a feed ends while the run may go on."""
 CUT_OFF_CALL = "the hub stopped during the run"
@@ -174,8 +173,8 @@ class RemoteRun:
         self.tail.close()
 
     def close(self) -> None:
-        """End the copy, because this host stops; the run continues."""
-        self._fail(STOPPING, code=Unavailable.code)
+        """End the copy: this host stops. Its viewers are disconnected, as those of the runs here are."""
+        self.tail.disconnect()
         self._end()
 
     async def _drive(self) -> None:
@@ -387,6 +386,7 @@ class RemoteRuns:
     def __init__(self, hosts: RunHosts) -> None:
         self._hosts = hosts
         self._copies: dict[str, RemoteRun] = {}
+        self._is_closed = False
 
     async def find(self, session_id: str) -> ActiveRun | None:
         """Return the session's run at another host; of a host that is dead, the run of the next one.
@@ -458,7 +458,8 @@ class RemoteRuns:
             copy.leave_host()
 
     def close(self) -> None:
-        """End all copies: their viewers may follow the runs at another host."""
+        """End all copies, and those that requests still begin: the runs can be followed at other hosts."""
+        self._is_closed = True
         for copy in list(self._copies.values()):
             copy.close()
 
@@ -474,6 +475,8 @@ class RemoteRuns:
 
     def _add(self, copy: RemoteRun) -> None:
         self._copies[copy.row.id] = copy
+        if self._is_closed:
+            asyncio.get_running_loop().call_soon(copy.close)
 
     def _remove(self, copy: RemoteRun) -> None:
         if self._copies.get(copy.row.id) is copy:

@@ -1,17 +1,24 @@
-"""Find the run, or the stored answer, of a request that was made before (see `deduplication.py`)."""
+"""Requests to a session: those that were made before (see `deduplication.py`), and those that start a run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Self
 
-from dragoman.errors import RunActive
-from dragoman.messages import Message
+import msgspec
+
+from dragoman.errors import Forbidden, RunActive
+from dragoman.messages import Message, messages_size
+from dragoman.offload import offload
 from dragoman.runs.active_run import ActiveRun, StartedRun, hash_action
 from dragoman.runs.deduplication import (
     StoredAnswer,
     has_failed_early,
     has_same_content,
+    is_same_action,
     missed_position,
     repeated_message,
 )
@@ -63,7 +70,7 @@ class RepeatedRequests:
             if active is not None:
                 return find_running_continuation(action, stored, active=active)
             return await self._find_stored_continuation(action, stored, session_id=session_id)
-        answer = repeated_message(action, stored)
+        answer = await offload(messages_size(stored), partial(repeated_message, action, stored))
         if answer is None:
             return None if answered is None else await self._stored_answer(session_id, answered)
         if active is not None and active.row.message_id == answer.id:
@@ -117,3 +124,95 @@ def find_running_continuation(
     if not plan.input_events:  # an old tab must not stop the run
         raise RunActive(active.row.session_id, active.row.id)
     return None
+
+
+class StartAttempt(msgspec.Struct):
+    """An attempt to start a run, made with the lock of the session."""
+
+    busy: ActiveRun | None = None
+    """The run whose end the next attempt has to wait for; None if it may be made at once."""
+
+
+class StartingRequests:
+    """The requests of a session that start a run or wait for one to end.
+
+    A request waits without the lock: its run may take days, and whoever interrupts that run, rewinds the
+    session or switches its branch needs an answer meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        """Whoever has it may start a run of the session, or change its branch."""
+        self.line = asyncio.Lock()
+        self.actions: list[ChatAction] = []
+
+    def has_others(self, action: ChatAction) -> bool:
+        """Return whether requests start a run or wait for one, of which none is a repetition of this one."""
+        return bool(self.actions) and not any(is_same_action(each, action) for each in self.actions)
+
+    @asynccontextmanager
+    async def hold(self, action: ChatAction) -> AsyncIterator[None]:
+        """Let no other request start a run."""
+        self.actions.append(action)
+        try:
+            async with self.lock:
+                yield
+        finally:
+            self.actions.remove(action)
+
+
+class StartAttempts:
+    """The attempts of one request, without end, each with the lock; iterate over it as a context manager.
+
+    The first ones follow at once. After one that found a run, the next waits for its end, and requests that
+    wait go on in the order in which they came. A class, because the event loop keeps a set of generators.
+    """
+
+    def __init__(self, starting: StartingRequests, action: ChatAction) -> None:
+        self._starting = starting
+        self._action = action
+        self._attempt: StartAttempt | None = None  # the one that has the lock
+        self._is_in_line = False
+
+    async def __aenter__(self) -> Self:
+        self._starting.actions.append(self._action)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._end_attempt()
+        if self._is_in_line:
+            self._starting.line.release()
+        self._starting.actions.remove(self._action)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StartAttempt:
+        starting, last = self._starting, self._end_attempt()
+        if last is not None and last.busy is not None:
+            if not self._is_in_line:
+                await starting.line.acquire()
+                self._is_in_line = True
+            await last.busy.wait_ended()
+        await starting.lock.acquire()
+        self._attempt = StartAttempt()
+        return self._attempt
+
+    def _end_attempt(self) -> StartAttempt | None:
+        """Release the lock; return the attempt that had it, if any."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            self._starting.lock.release()
+        return attempt
+
+
+class RetriedStart:
+    """Suppresses the error of a start if `may_retry` says so; used as a context manager around the start."""
+
+    def __init__(self, may_retry: Callable[[RunActive | Forbidden], Awaitable[bool]]) -> None:
+        self._may_retry = may_retry
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        return isinstance(error, RunActive | Forbidden) and await self._may_retry(error)

@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
+from contextvars import copy_context
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -36,7 +38,6 @@ from dragoman.wire.ui.client_request import ChatAction
 log = logging.getLogger(__name__)
 WITHDRAW_INTERVAL = 0.01  # seconds between two looks whether all parts are stored
 CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
-TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
 OPENINGS = (e.Start, e.StartStep)  # before the model's answer
 COMPLETIONS = frozenset(
     {
@@ -76,6 +77,8 @@ class RunSettings(msgspec.Struct, frozen=True):
     """Where the ends of background runs are posted to that name no webhook."""
     write_usage: Callable[[], Awaitable[None]] | None = None
     """Writes the usage of model calls that have ended: the next host of a run would estimate it else."""
+    submit_usage: Callable[[], None] | None = None
+    """Queues the usage of model calls that have ended, to be written in one transaction with a run's end."""
 
 
 OnStop: TypeAlias = Callable[[str], Awaitable[None]]
@@ -86,14 +89,22 @@ OnEnding: TypeAlias = Callable[["HubRun", rows.RunRecord], Awaitable[DatabaseJob
 
 
 class HubRun:
-    """Drives the loop; folds, stores and publishes its batches. `done` is set when all is closed and
-    written.
+    """Drives the loop; folds, stores and publishes its batches.
+
+    `done` is set when all is closed and written. `on_ending` is called with the row of the run before its end
+    is stored; `is_end_stored`: the database has the end, with what `on_ending` had returned. `is_elsewhere`:
+    it was left unwritten, for another host or process to go on with; `is_replayed`: its next host makes it
+    again from its beginning.
     """
 
-    on_ending: OnEnding | None = None
-    """Called with the row of a run before its end is stored."""
-    is_end_stored = False
-    """Whether the database has the end, with what `on_ending` had returned."""
+    # With more than thirty attributes in its dict, an instance keeps a table of their names: 1.4 KiB.
+    __slots__ = (
+        "_check_at", "_error_text", "_journal", "_loop", "_on_end", "_opening", "_released_at",
+        "_settings", "_spill", "_start_position", "_stop_error", "_stop_reason", "_store", "_stored",
+        "_task", "_timer", "action", "done", "ended", "first_message", "fold", "is_elsewhere",
+        "is_end_stored", "is_replayed", "is_unattended", "no_followers", "on_ending", "on_stop",
+        "on_stopping", "released", "row", "tail",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -115,14 +126,14 @@ class HubRun:
         self.first_message = self.fold.message()
         """The message that the run began with: of an answer that goes on, with what it has so far."""
         self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
-        self.done = Flag()
-        self.no_followers = Flag()
+        self.done, self.no_followers = Flag(), Flag()
         self._loop = loop
         self._store = store
         self._settings = settings
         self._on_end = on_end
+        self.on_ending: OnEnding | None = None
+        self.is_end_stored = False
         self.is_replayed = False
-        """Whether it is made again from its beginning at its next host."""
         self.on_stopping: Callable[[HubRun], None] | None = None
         """Called at once when the run is stopped, but not when another host goes on with it."""
         self.on_stop: OnStop | None = None
@@ -138,10 +149,10 @@ class HubRun:
         self.ended: rows.RunRecord | None = None
         """The row of a run that has ended, once it is stored, or spooled while the database is down."""
         self.is_elsewhere = False
-        """Whether it was left unwritten, for another host or process to go on with."""
         self._timer: asyncio.TimerHandle | None = None
         self._stored: asyncio.Future[None] | None = None
         self._opening: list[Batch] = []
+        self._check_at = CHECK_INTERVAL
         self._task = asyncio.create_task(self._drive(), name=row.id)
         if loop.turn.context.deadline is not None:
             self.stop_at(loop.turn.context.deadline)
@@ -224,8 +235,14 @@ class HubRun:
         self._task.add_done_callback(lambda _: timer.cancel())
 
     def follow(self, *, replay: bool = False, position: FoldPosition = START_POSITION) -> Follower:
-        """Follow the run: from now on, or with `replay` from a position, by default the message's start."""
-        return self.tail.follow(replay=replay, position=position)
+        """Follow the run: from now on, or with `replay` from a position, by default the message's start.
+
+        The first follower of a run that has just begun has its opening at once, to send it with its headers.
+        """
+        follower = self.tail.follow(replay=replay, position=position)
+        if self._opening and self._stored is not None and self._stored.done():
+            self._show_opening()
+        return follower
 
     def follow_from_start(self, *, is_retold: bool = True) -> Follower:
         """Follow the run from its own start: without what earlier runs have added to the message."""
@@ -286,23 +303,29 @@ class HubRun:
                 span.set_error("failed", self._error_text)
 
     async def _consume_loop(self) -> None:
-        tail, check_at = self.tail, CHECK_INTERVAL
-        async with aclosing(self._loop.run()) as batches:
+        # What takes a delta is called from the read of a socket, and runs as if it was this task.
+        on_delta = partial(copy_context().run, self._take_delta)  # type: ignore[call-arg]  # its ParamSpec
+        async with aclosing(self._loop.run(on_delta)) as batches:
             async for batch in batches:
                 if self._stored is not None and await self._is_held(self._stored, batch):
                     continue
                 if isinstance(batch[-1], e.Finish):
                     await self._finish(await self._withdraw_dropped(batch))
                     continue
-                if len(batch) == 1 and type(batch[0]) in TEXT_DELTAS:
-                    tail.add(batch)
-                    self._journal.schedule()
-                    tail.release(batch)
-                else:
+                if not (len(batch) == 1 and type(batch[0]) in e.TEXT_DELTAS and self._take_delta(batch)):
                     self._publish(batch)
-                if self.fold.size >= check_at:
+                if self.fold.size >= self._check_at:
                     await self._make_room()
-                    check_at = self.fold.size + CHECK_INTERVAL
+                    self._check_at = self.fold.size + CHECK_INTERVAL
+
+    def _take_delta(self, batch: Batch) -> bool:
+        """Fold, store and show a delta of text at once; False if something has to be waited for first."""
+        if self._stored is not None or self._stop_reason is not None or self.fold.size >= self._check_at:
+            return False
+        self.tail.add(batch)
+        self._journal.schedule()
+        self.tail.release(batch)
+        return True
 
     async def _is_held(self, stored: asyncio.Future[None], batch: Batch) -> bool:
         """Hold a batch that comes before the model's answer; with the first other one, wait for `begin`."""
@@ -395,6 +418,7 @@ class HubRun:
         self._stop_reason = self._stop_reason or "the run has ended"
         if self._stored is not None:
             await self._release_opening(self._stored)
+        self._journal.leave_to_end()
         self.tail.add(last_batch)
         self.tail.hold_end(last_batch)
         await asyncio.shield(asyncio.ensure_future(self._write_end(last_batch)))
@@ -405,6 +429,8 @@ class HubRun:
             self._error_text = outcome.error
             ended = msgspec.structs.replace(self.row, **msgspec.structs.asdict(outcome))
             last_job = None if self.on_ending is None else await self.on_ending(self, ended)
+            if self._settings.submit_usage is not None:
+                self._settings.submit_usage()
             self.is_end_stored = await self._journal.finish(outcome, last_job=last_job)
             self.ended = ended
         except HostFenced:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dragoman.accounts.payment import Billing
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.context.policy import summarise_above
+from dragoman.agent.hooks.invocation import TURN_HOOKS
 from dragoman.agent.loop import Loop
 from dragoman.agent.requested_format import requested_output
 from dragoman.agent.spec import AgentSpec
@@ -137,7 +138,7 @@ class RunFactory:
         billing, settings = self.billing, self.settings
         agent = (resolved := self._resolve_agent(request, session, identity=identity)).agent
         stored = await self._read_history(request, existing)
-        run_plan, row = plan_run(request, stored, agent=agent, identity=identity, cut_off=cut_off)
+        run_plan, row = await plan_run(request, stored, agent=agent, identity=identity, cut_off=cut_off)
         context = Context(
             identity=identity,
             run_id=row.id,
@@ -259,7 +260,8 @@ class RunFactory:
             extra_job=claim,
         )
         is_simple = not run_plan.withdrawn and not run_plan.input_events and claim is None
-        if is_simple and self._store.host_id is None and self.settings.hooks is None:
+        has_hooks = self.settings.hooks is not None and self.settings.hooks.has(*TURN_HOOKS)
+        if is_simple and self._store.host_id is None and not has_hooks:
             return storing
         await wait_stored(storing)
         runs.note_created()

@@ -7,7 +7,6 @@ Source: Standard Webhooks 1.0.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.http.webhook import signature_headers, signing_keys
 from dragoman.runs.delivery_limits import PER_OWNER, DeliveryPool
 from dragoman.session_ids import session_id_for
+from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.webhook_deliveries import WebhookDelivery
@@ -62,20 +62,18 @@ class WebhookSender:
         self._keys = () if secret is None else signing_keys(secret)
         self._attempts = attempts
         self._clock = clock
-        self._woken = asyncio.Event()
+        self._wakeup = Wakeup()
         self._pool = DeliveryPool(on_end=self.wake)
 
     def wake(self) -> None:
         """Look for what is due now."""
-        self._woken.set()
+        self._wakeup.wake()
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled."""
         try:
             while self._keys:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), POLL_INTERVAL)
-                self._woken.clear()
+                await self._wakeup.wait(POLL_INTERVAL)
                 if self._store.database.is_up and self._pool.room:
                     await self._start_due()
         finally:

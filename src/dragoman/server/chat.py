@@ -63,6 +63,7 @@ class ChatHandlers:
             max_values=exchange.body_limits.max_values,
         )
         request = await offload(weigh(raw), parse)
+        del raw, parse  # a history may be large, and the stream long
         caller = run_caller(exchange.identity, request.session_id)
         if request.webhook is not None and exchange.identity.bounds is not None:
             raise Forbidden(

@@ -10,20 +10,22 @@ from functools import partial
 from typing import Protocol
 
 from dragoman.errors import BadRequest, KeyEnded
-from dragoman.events import ErrorEvent, Event
+from dragoman.events import TEXT_DELTAS, ErrorEvent, Event
 from dragoman.http.asgi_exchange import ClientDisconnected, Exchange
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.large_json import SMALL
 from dragoman.offload import offload
-from dragoman.runs.live_tail import Follower
+from dragoman.runs.live_tail import Batch, Follower
 from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.http.response_cycle import ResponseCycle, cycle_of
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.hub_encoder import HubStreamEncoder
 from dragoman.wire.responses.encoder import ResponsesStreamEncoder
 from dragoman.wire.ui.encoder import UIStreamEncoder
 
 MAX_INTERVAL = 1000  # ms
+MAX_DIRECT = 65_536  # characters of a delta that is written where it comes from
 PIECE = 1_000_000  # bytes that are handed to the connection at once
 LAST_FRAMES_WAIT = 1.0  # seconds for the last frames of a run whose key has ended
 
@@ -108,9 +110,7 @@ async def stream_run(
             await exchange.start_response(200, {**dialect.headers, **(headers or {})})
         comment = partial(exchange.send_chunk, KEEP_ALIVE)
         async with KeepAlive(comment, keep_alive) as timer:
-            # A separate task: otherwise the coroutines of the request would be resumed for every chunk.
-            sending = asyncio.ensure_future(_send_batches(exchange, follower, dialect=dialect, timer=timer))
-            last = await _wait_for_reader(exchange, follower, sending=sending)
+            last = await _send_to_reader(exchange, follower, dialect=dialect, timer=timer)
         watch.response_complete = True
         if ended and follower.is_detached:
             error = ended[0]
@@ -120,20 +120,25 @@ async def stream_run(
         await send_end(exchange, last)
 
 
-async def _wait_for_reader(exchange: Exchange, follower: Follower, *, sending: asyncio.Task[bytes]) -> bytes:
-    """Wait until all is sent. Raises ClientDisconnected when the follower is disconnected before."""
-    stalled = False
+async def _send_to_reader(
+    exchange: Exchange, follower: Follower, *, dialect: StreamEncoder, timer: KeepAlive
+) -> bytes:
+    """Do what `_send_batches` does. Raises ClientDisconnected when the follower is disconnected before."""
+    task, stalled = asyncio.current_task(), False
 
     def disconnect() -> None:
         nonlocal stalled
-        stalled = True
-        sending.cancel()
+        if task is not None and not stalled:
+            stalled = True
+            task.cancel()
 
+    if follower.is_disconnected:
+        raise ClientDisconnected
     follower.on_disconnect = disconnect
     try:
-        return await sending
+        return await _send_batches(exchange, follower, dialect=dialect, timer=timer)
     except asyncio.CancelledError:
-        if not stalled:
+        if task is None or not stalled or task.uncancel() > 0:
             raise
         log.info("%s: the client read nothing for too long, or its run goes on elsewhere", exchange.path)
         raise ClientDisconnected from None
@@ -145,18 +150,44 @@ async def _send_batches(
     exchange: Exchange, follower: Follower, *, dialect: StreamEncoder, timer: KeepAlive
 ) -> bytes:
     """Send all batches but the frames of the last one. Return those, with what closes the stream."""
-    send, now = exchange.send, asyncio.get_running_loop().time
+    send = exchange.send
     may_be_large = isinstance(dialect, ResponsesStreamEncoder)
-    while (batch := await follower.next()) is not None:
-        frames = await encode_batch(dialect, batch) if may_be_large else dialect.encode(batch)
-        if follower.has_finished:
-            return frames + await encode_batch(dialect, None)
-        if len(frames) > PIECE:
-            await send_large(exchange, frames, timer=timer)
-        elif frames:
-            timer.last_output = now()
-            await send({"type": "http.response.body", "body": frames, "more_body": True})
-    return await encode_batch(dialect, None)
+    cycle = cycle_of(send)
+    if cycle is not None and not (may_be_large or follower.interval):
+        follower.on_batch = partial(_write_delta, cycle=cycle, dialect=dialect, timer=timer)
+    try:
+        while (batch := await follower.next()) is not None:
+            frames = await encode_batch(dialect, batch) if may_be_large else dialect.encode(batch)
+            if follower.has_finished:
+                return frames + await encode_batch(dialect, None)
+            if len(frames) > PIECE:
+                await send_large(exchange, frames, timer=timer)
+            elif frames:
+                timer.note_output()
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
+        return await encode_batch(dialect, None)
+    finally:
+        follower.on_batch = None  # a cycle would wait for the garbage collector
+
+
+def _write_delta(batch: Batch, *, cycle: ResponseCycle, dialect: StreamEncoder, timer: KeepAlive) -> bool:
+    """Write the frames of a short delta if nothing has to be waited for; return whether it was written.
+
+    It is called by the run, without a task of the stream in between: most chunks of an answer come alone.
+    """
+    event = batch[0]
+    if not isinstance(event, TEXT_DELTAS) or len(batch) > 1 or len(event.delta) > MAX_DIRECT:
+        return False
+    if not cycle.is_writable:
+        return False
+    try:
+        frames = dialect.encode(batch)
+    except Exception:  # noqa: BLE001 # the stream's task encodes it again and fails, not the run
+        return False
+    if frames:
+        timer.note_output()
+        cycle.write_chunk(frames)
+    return True
 
 
 async def encode_batch(encoder: BatchEncoder, batch: Sequence[Event] | None) -> bytes:

@@ -6,9 +6,11 @@ they nor the writer know which backend it is. SQLite is `sqlite.py`, Postgres is
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 from sqlalchemy import (
@@ -121,6 +123,94 @@ class Compiler(Protocol):
 
     def compile_positional(self, statement: ClauseElement) -> str:
         """Return the statement as SQL whose parameters have no names, only their order."""
+
+
+class DeferredSQL(NamedTuple):
+    """A statement, and what compiles it when it is first used."""
+
+    compile: Callable[[ClauseElement], str]
+    statement: ClauseElement
+
+
+class DeferringCompiler:
+    """A compiler that returns `DeferredSQL` until `is_deferring` is False."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self.name = compiler.name
+        self.insert = compiler.insert
+        self.is_deferring = True
+
+    def compile(self, statement: ClauseElement) -> str:
+        return self._defer(self._compiler.compile, statement)
+
+    def compile_positional(self, statement: ClauseElement) -> str:
+        return self._defer(self._compiler.compile_positional, statement)
+
+    def _defer(self, compile: Callable[[ClauseElement], str], statement: ClauseElement) -> str:
+        return cast("str", DeferredSQL(compile, statement)) if self.is_deferring else compile(statement)
+
+
+def lazy_statements(kind: Callable[[Compiler], T], compiler: Compiler) -> T:
+    """Return the SQL of a part of the store. The SQL of an attribute is compiled when it is first used.
+
+    A process uses some of the statements of a part, and most of what a part costs is compiling them.
+    """
+    if not isinstance(kind, type):
+        return kind(compiler)
+    deferring = DeferringCompiler(compiler)
+    statements: T = kind(deferring)
+    deferring.is_deferring = False  # what is built later is compiled at once
+    defer_attributes(statements)
+    return statements
+
+
+def defer_attributes(statements: object) -> None:
+    """Compile the deferred SQL of an object, and of the objects in its attributes, when it is first used."""
+    deferred: dict[str, Any] = {}
+    for name, value in list(vars(statements).items()):
+        if is_deferred(value):
+            deferred[name] = value
+            delattr(statements, name)
+        elif any(map(is_deferred, getattr(value, "__dict__", {}).values())):
+            defer_attributes(value)
+    lock = threading.Lock()
+
+    def compile_attribute(name: str, _statements: object) -> Any:
+        with lock:  # the writer and a reader may use it at the same time
+            if name in deferred:
+                vars(statements)[name] = compile_deferred(deferred[name])
+                del deferred[name]
+        return vars(statements)[name]
+
+    properties = {name: cached_property(partial(compile_attribute, name)) for name in deferred}
+    statements.__class__ = type(type(statements).__name__, (type(statements),), properties)
+
+
+def is_deferred(value: Any) -> bool:
+    """Return whether a value, or a list, tuple or dict, has deferred SQL."""
+    match value:
+        case DeferredSQL():
+            return True
+        case dict():
+            return any(map(is_deferred, value.values()))
+        case list() | tuple():
+            return any(map(is_deferred, value))
+        case _:
+            return False
+
+
+def compile_deferred(value: Any) -> Any:
+    """Return a value with the SQL of its deferred statements."""
+    match value:
+        case DeferredSQL(compile, statement):
+            return compile(statement)
+        case dict():
+            return {key: compile_deferred(each) for key, each in value.items()}
+        case list() | tuple():
+            return type(value)(map(compile_deferred, value))
+        case _:
+            return value
 
 
 class Backend(Compiler, Protocol):

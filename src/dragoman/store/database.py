@@ -6,17 +6,25 @@ import asyncio
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ClauseElement
 
-from dragoman.errors import StoreError, Unavailable
-from dragoman.store.connection import Backend, BackendConnection, Compiler, DatabaseJob, RetryTransaction
+from dragoman.errors import HostFenced, StoreError, Unavailable
+from dragoman.store.connection import (
+    Backend,
+    BackendConnection,
+    Compiler,
+    DatabaseJob,
+    RetryTransaction,
+    lazy_statements,
+)
 from dragoman.store.outage import Outage, OutageMonitor, try_prepare
 from dragoman.store.writer import DatabaseWriter, WriteResult, WriteTask, cause_of
 
@@ -28,6 +36,8 @@ READER_THREADS = 4
 MAX_QUEUED = 10_000
 LAZY_SECONDS = 0.005
 MAX_DEFERRED = 2_000
+RETRY_SECONDS = 1.0
+"""How long after a refused connection no further one is tried, while others are open."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +64,6 @@ class Database:
         self._backend = backend
         self._on_error = on_error or log_failure
         self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
         self._queued_count = 0
         self._queued_writes: list[WriteTask] = []
         self._is_dispatching = False
@@ -71,11 +80,10 @@ class Database:
             else None
         )
         self.on_recovery(self._write_deferred)
-        self._generation = 0
         self._writer = DatabaseWriter(partial(backend.connect, writing=True), self._resolve_writes)
         self._reader_pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="dragoman-reader")
-        self._thread_local = threading.local()
-        self._reader_connections: list[BackendConnection] = []
+        self._readers = ReaderConnections(partial(backend.connect, writing=False))
+        self._loop_connection: BackendConnection | None = None
 
     @classmethod
     async def open(
@@ -124,14 +132,13 @@ class Database:
             self._monitor.go_down(problem)
 
     def statements(self, kind: Callable[[Compiler], T]) -> T:
-        """Return the SQL of a part of the store, compiled at first use, once per process and backend class.
+        """Return the SQL of a part of the store, built at first use, once per process and backend class.
 
-        Compiling takes about 1 ms a statement, longer than running it: a second store in a process pays
-        nothing, and a command that only reads sessions does not pay for the rest.
+        Compiling takes about 1 ms, longer than running it: each statement is compiled when it is first used.
         """
         key = type(self._backend), kind
         if key not in COMPILED:
-            COMPILED[key] = kind(self._backend)
+            COMPILED[key] = lazy_statements(kind, self._backend)
         statements: T = COMPILED[key]
         return statements
 
@@ -222,7 +229,7 @@ class Database:
             return await self.read(query)
         self._check_available(writing=False)
         try:
-            return query(self._reader_connection())
+            return query(self._loop_connection or self._open_loop_connection())
         except (sqlite3.Error, OSError, StoreError):
             return await self.read(query)
 
@@ -332,12 +339,8 @@ class Database:
         """Return the result of a query or its error. A query whose connection is lost runs once more."""
         for attempt in ("first", "second"):
             try:
-                connection = self._reader_connection()
-                connection.begin()
-                try:
+                with self._readers.transaction() as connection:
                     return query(connection), None
-                finally:
-                    connection.rollback()
             except Exception as error:  # noqa: BLE001 - raised to the caller
                 if attempt == "second" or not isinstance(error, RetryTransaction):
                     return None, self._backend.translate_error(cause_of(error))
@@ -354,21 +357,18 @@ class Database:
             else:
                 read.future.set_result(result)
 
-    def _reader_connection(self) -> BackendConnection:
-        """Return this thread's connection; a new one after an outage."""
-        connection: BackendConnection | None = getattr(self._thread_local, "connection", None)
-        if connection is not None and self._thread_local.opening != self._generation:
-            self._thread_local.connection = None
-            self._reader_connections.remove(connection)
-            connection.close()
-            connection = None
-        if connection is None:
-            self._thread_local.opening = self._generation
-            connection = self._thread_local.connection = self._backend.connect(writing=False)
-            if self._backend.name == "sqlite" and threading.get_ident() == self._loop_thread:
-                connection.fetch_all("PRAGMA busy_timeout = 0", {})
-            self._reader_connections.append(connection)
+    def _open_loop_connection(self) -> BackendConnection:
+        """Open the connection that reads by key in the thread of the event loop, which never waits."""
+        connection = self._backend.connect(writing=False)
+        connection.fetch_all("PRAGMA busy_timeout = 0", {})
+        self._loop_connection = connection
         return connection
+
+    def _close_readers(self) -> None:
+        self._readers.reset()
+        if self._loop_connection is not None:
+            self._loop_connection.close()
+            self._loop_connection = None
 
     def _write_deferred(self) -> None:
         """Run the deferred jobs before anything else is written."""
@@ -384,19 +384,115 @@ class Database:
 
     def _reset_connections(self) -> None:
         """Replace all connections after an outage: their file may have been replaced."""
-        self._generation += 1
+        self._close_readers()
         self._writer.reconnect()
 
     def _close_all(self) -> None:
         if self._monitor is not None:
             self._monitor.close()
         self._reader_pool.shutdown()
-        for connection in self._reader_connections:
-            connection.close()
+        self._close_readers()
         self._writer.stop()
         self._backend.release()
 
 
+class ReaderConnections:
+    """Connections for one transaction each. May be used from any thread.
+
+    A database that takes no further connections is read through those that are open, by one thread after
+    the other.
+    """
+
+    def __init__(self, connect: Callable[[], BackendConnection]) -> None:
+        self._connect = connect
+        self._generation = 0
+        self._idle: list[BackendConnection] = []
+        self._open_count = 0
+        self._changed = threading.Condition()
+        self._retry_at = 0.0
+
+    @contextmanager
+    def transaction(self) -> Iterator[BackendConnection]:
+        """Lend a connection that has begun a transaction, and roll it back at the end.
+
+        A connection that cannot begin one is closed, and another one used. Raises what the last one raised,
+        or StoreError if there was none and none can be opened.
+        """
+        connection, generation = self._begin()
+        try:
+            yield connection
+        finally:
+            try:
+                connection.rollback()
+            finally:
+                self._release(connection, generation)
+
+    def reset(self) -> None:
+        """Replace all connections: the idle ones now, the others when they are given back."""
+        with self._changed:
+            self._generation += 1
+            replaced, self._idle = self._idle, []
+            self._open_count -= len(replaced)
+            self._retry_at = 0.0
+        for connection in replaced:
+            connection.close()
+
+    def _begin(self) -> tuple[BackendConnection, int]:
+        while True:
+            connection, generation = self._acquire()
+            try:
+                connection.begin()
+            except BaseException as error:
+                connection.close()
+                with self._changed:
+                    self._open_count -= 1
+                    is_last = not self._open_count
+                    # A new one could be to another file, which took the place of the one that was open.
+                    self._retry_at = time.monotonic() + RETRY_SECONDS
+                    self._changed.notify_all()
+                if is_last or not isinstance(error, Exception):
+                    raise
+            else:
+                return connection, generation
+
+    def _acquire(self) -> tuple[BackendConnection, int]:
+        """Take an idle connection or open one; if that is refused, wait for one of those that are open."""
+        while True:
+            connection, generation = self._take_idle()
+            try:
+                connection = connection or self._open()
+            except (StoreError, OSError):
+                if not self._open_count:
+                    raise
+                self._retry_at = time.monotonic() + RETRY_SECONDS
+            else:
+                return connection, generation
+
+    def _take_idle(self) -> tuple[BackendConnection | None, int]:
+        """Take an idle connection, None if another one may be opened. Waits while one was just refused."""
+        with self._changed:
+            while not self._idle and self._open_count and time.monotonic() < self._retry_at:
+                self._changed.wait(RETRY_SECONDS)
+            return (self._idle.pop() if self._idle else None), self._generation
+
+    def _open(self) -> BackendConnection:
+        connection = self._connect()
+        with self._changed:
+            self._open_count += 1
+        return connection
+
+    def _release(self, connection: BackendConnection, generation: int) -> None:
+        with self._changed:
+            is_current = generation == self._generation
+            if is_current:
+                self._idle.append(connection)
+            else:
+                self._open_count -= 1
+            self._changed.notify()
+        if not is_current:
+            connection.close()
+
+
 def log_failure(error: Exception) -> None:
-    """Log a queued job that failed."""
-    log.error("a queued write failed: %s", error, exc_info=error)
+    """Log a queued job that failed. A fenced host refuses all of them, wherever they come from."""
+    log.error("a queued write failed: %s", error, exc_info=None if isinstance(error, HostFenced) else error)

@@ -35,12 +35,14 @@ from dragoman.store.database import Database
 from dragoman.store.tables.core import hub_events, sessions
 
 POSITION = re.compile(r"(?:([0-9]{1,19})\.)?([0-9]{1,19})")
+LARGEST_ID = 2**63 - 1
 PAGE = 500  # rows of one query
 FEW = 50  # events that are read in the thread of the event loop
 PURGED_ROWS = 500  # rows of one transaction that deletes
 CURRENT_TRANSACTION = "txid_current()"
 FIRST_OPEN_TRANSACTION = "txid_snapshot_xmin(txid_current_snapshot())"
 NEXT_TRANSACTION = "txid_snapshot_xmax(txid_current_snapshot())"
+SESSION_DELETED = "session.deleted"  # the event that outlives its session
 COLUMNS = ("xid", "id", "session_id", "owner", "name", "data", "created_at", "actor", "key_id")
 
 
@@ -57,9 +59,10 @@ class EventPosition(msgspec.Struct, frozen=True, order=True):
     def parse(cls, text: str) -> EventPosition:
         """Parse the id of an event. Raises BadRequest."""
         found = POSITION.fullmatch(text.strip())
-        if found is None:
+        numbers = (int(found[1] or 0), int(found[2])) if found is not None else (LARGEST_ID + 1,)
+        if max(numbers) > LARGEST_ID:
             raise BadRequest(f"{text[:40]!r} is not the id of an event", field="after")
-        return cls(int(found[1] or 0), int(found[2]))
+        return cls(*numbers)
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,10 +142,14 @@ class HubEventStatements:
         self.list_ages = compiler.compile(oldest.limit(limit).offset(first))
         self.last_id = compiler.compile(select(func.max(table.id)))
         self.delete_until = compiler.compile(delete(hub_events).where(table.id <= bindparam("until")))
+        is_last = table.id == literal_column("(SELECT max(id) FROM hub_events)")
+        tells_deletion = table.name == literal_column(f"'{SESSION_DELETED}'")
         self.delete_session = compiler.compile(
-            delete(hub_events).where(
-                of_session, table.id < literal_column("(SELECT max(id) FROM hub_events)")
-            )
+            delete(hub_events).where(of_session, ~is_last, ~tells_deletion)
+        )
+        last_deletion = select(func.max(table.id)).where(of_session, tells_deletion).scalar_subquery()
+        self.delete_old_deletions = compiler.compile(
+            delete(hub_events).where(of_session, tells_deletion, table.id < last_deletion)
         )
         foreign = table.xid >= text(NEXT_TRANSACTION) if is_postgres else table.xid > literal_column("0")
         self.adopt = compiler.compile(update(hub_events).where(foreign).values(xid=literal_column("0")))
@@ -245,8 +252,16 @@ class HubEventRepository:
         return job
 
     def delete_of_session(self, connection: DatabaseConnection, session_id: str) -> None:
-        """In a job: delete the events of a session, but not the last of all: its id would be given again."""
+        """In a job: delete the events of a session, but the one of its deletion.
+
+        The last event of all stays, too: its id would be given again.
+        """
         connection.execute(self._sql.delete_session, {"session_id": session_id})
+        self.delete_old_deletions(connection, session_id)
+
+    def delete_old_deletions(self, connection: DatabaseConnection, session_id: str) -> None:
+        """In a job: delete the events of earlier deletions of a session with this id."""
+        connection.execute(self._sql.delete_old_deletions, {"session_id": session_id})
 
     async def _position(self, sql: str) -> EventPosition:
         page = await self._read(sql, {"limit": 1})

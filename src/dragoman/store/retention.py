@@ -17,6 +17,7 @@ from sqlalchemy import (
     ColumnElement,
     Table,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -31,10 +32,12 @@ from sqlalchemy import (
 
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.hub_events import HubEventRepository
+from dragoman.store.hub_events import SESSION_DELETED, HubEventRepository
 from dragoman.store.runner_frame_log import RunnerFrameRepository
-from dragoman.store.shared_messages import AncestorStatements, SharedMessages
+from dragoman.store.shared_messages import IS_SHARED, AncestorStatements, SharedMessages
 from dragoman.store.tables.core import (
+    DELETED_OWNER,
+    IS_DELETED,
     approvals,
     artifacts,
     calls,
@@ -60,7 +63,6 @@ EVENTS = "events"
 LAST_EVENT: ColumnElement[int] = literal_column(
     "(SELECT max(id) FROM hub_events)"
 )  # its id is not given again
-DELETED_OWNER = ""  # the owner of a session that is being deleted: nobody's
 
 
 class RetentionRule(NamedTuple):
@@ -113,7 +115,7 @@ def retention_rules() -> Mapping[str, RetentionRule]:
         "sessions": RetentionRule(
             sessions,
             sessions.c.updated_at,
-            ~is_busy(sessions.c.id) & sessions.c.kind.is_distinct_from(ANCESTOR),
+            ~is_busy(sessions.c.id) & sessions.c.kind.is_distinct_from(ANCESTOR) & ~IS_DELETED,
         ),
         "usage": RetentionRule(usage, usage.c.started_at, ~of_run),
         EVENTS: RetentionRule(hub_events, hub_events.c.created_at, true()),
@@ -202,19 +204,28 @@ class RetentionStatements:
         rules = retention_rules()
         self.rules = {name: RuleSQL(rule, compiler) for name, rule in rules.items()}
         this = sessions.c.id == bindparam("id")
-        session = rules["sessions"]
-        hidden = update(sessions).where(this, session.time < CUTOFF, session.is_expired)
-        nobodys = sessions.c.owner == literal_column(f"'{DELETED_OWNER}'")
-        self.hide = compiler.compile(hidden.values(owner=literal_column(f"'{DELETED_OWNER}'")))
         nobody: ColumnElement[str] = literal_column(f"'{DELETED_OWNER}'")
+        # What forks share stays the owner's: they still read it.
+        hidden = {
+            "owner": case((IS_SHARED, sessions.c.owner), else_=nobody),
+            "kind": case((IS_SHARED, literal_column("'deleting'")), else_=null()),
+        }
+        session = rules["sessions"]
+        expired = update(sessions).where(this, session.time < CUTOFF, session.is_expired)
+        self.hide = compiler.compile(expired.values(hidden))
         is_importing = sessions.c.kind == literal_column("'importing'")
         is_stale = is_importing, sessions.c.updated_at < CUTOFF
+        self.hide_always = compiler.compile(update(sessions).where(this).values(hidden))
+        self.hide_kept = compiler.compile(update(sessions).where(this).values(owner=nobody, kind=null()))
         self.find_import = compiler.compile(select(sessions.c.id).where(*is_stale))
         self.hide_imports = compiler.compile(
             update(sessions).where(*is_stale).values(owner=nobody, kind=null())
         )
-        self.list_hidden = compiler.compile(select(sessions.c.id).where(nobodys))
-        self.delete_session = compiler.compile(delete(sessions).where(this, nobodys))
+        hidden_row = select(sessions.c.kind).where(this, IS_DELETED)
+        self.get_hidden = compiler.compile(hidden_row)
+        self.lock_hidden = compiler.compile(hidden_row.with_for_update())
+        self.list_hidden = compiler.compile(select(sessions.c.id).where(IS_DELETED))
+        self.delete_session = compiler.compile(delete(sessions).where(this, IS_DELETED))
         self._compiler = compiler
 
     @cached_property
@@ -224,8 +235,9 @@ class RetentionStatements:
 
     def _find_related(self, table: Table) -> str:
         found = select(table.c.id).where(table.c.session_id == bindparam("session_id"))
-        if table is hub_events:
-            found = found.where(table.c.id < LAST_EVENT)
+        if table is hub_events:  # what tells that it was deleted stays
+            deleted: ColumnElement[str] = literal_column(f"'{SESSION_DELETED}'")
+            found = found.where(table.c.id < LAST_EVENT, table.c.name != deleted)
         limit: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
         zero: ColumnElement[int] = literal_column("0")
         return self._compiler.compile(found.limit(limit).offset(zero))
@@ -327,7 +339,8 @@ class Retention:
             handled, changed = await self._submit(delete_rows_job(sql, rows))
             done, deleted = done + handled, deleted + changed
             if name == "sessions":
-                await self._delete_hidden_sessions()
+                for id in ids[done - handled : done]:
+                    await self.delete_hidden(id)
         return deleted
 
     async def _hide_imports(self) -> None:
@@ -337,36 +350,80 @@ class Retention:
             await self._submit(lambda connection: connection.execute(self._sql.hide_imports, stale))
 
     async def _delete_hidden_sessions(self) -> None:
-        """Delete the sessions that belong to nobody, with all that is theirs, in small transactions.
+        for id in await self._list_ids(self._sql.list_hidden):
+            await self.delete_hidden(id)
+        if unused := await self._list_ids(self._ancestors_sql.list_unused):
+            hidden: Sequence[str] = await self._submit(partial(self.hide_unused, ids=unused))
+            for id in hidden:
+                await self.delete_hidden(id)
 
-        Usage records stay, and messages that forks share.
+    async def _list_ids(self, sql: str) -> Sequence[str]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, {}))
+        return [row[0] for row in rows]
+
+    def hide(self, connection: DatabaseConnection, id: str) -> None:
+        """In a job: make a session nobody's, so that it is deleted, by `delete_hidden` or the next purge."""
+        connection.execute(self._sql.hide_always, {"id": id})
+
+    def hide_unused(self, connection: DatabaseConnection, ids: Sequence[str]) -> Sequence[str]:
+        """In a job: hide those of these sessions that were kept for forks, and have none; return them."""
+        sql = self._ancestors_sql.hide_unused
+        return [id for id in ids if connection.execute(sql, {"id": id})]
+
+    def shared_messages(self, connection: DatabaseConnection, id: str) -> SharedMessages:
+        """In a job: return what others share with a session, which is locked."""
+        return SharedMessages(connection, self._ancestors_sql, session_id=id, now=self._clock())
+
+    async def is_hidden(self, id: str) -> bool:
+        """Return whether a session is being deleted, or was when a process ended."""
+        sql = self._sql.get_hidden
+        return await self._database.read(lambda connection: connection.fetch_one(sql, {"id": id}) is not None)
+
+    async def delete_hidden(self, id: str) -> None:
+        """Delete a session that is nobody's, with all that is its own, in small transactions.
+
+        Usage records stay, and messages that forks share. What was kept for it alone is deleted as well.
         """
-        while hidden := await self._database.read(
-            lambda connection: connection.fetch_all(self._sql.list_hidden, {})
-        ):
-            for (id,) in hidden:
-                await self._submit(partial(self._keep_shared, session_id=id))
-                while not await self._submit(self._delete_session_job(id)):
-                    pass
-            await self._submit(lambda connection: connection.execute(self._ancestors_sql.hide_unused, {}))
+        waiting = [id]
+        while waiting:
+            job = self._delete_session_job(waiting.pop())
+            while (unused := await self._submit(job)) is None:
+                pass
+            waiting += unused
 
-    def _keep_shared(self, connection: DatabaseConnection, session_id: str) -> None:
-        SharedMessages(connection, self._ancestors_sql).keep(session_id)
+    def _delete_session_job(self, id: str) -> DatabaseJob[Sequence[str] | None]:
+        """Return a job that deletes a part of a session.
 
-    def _delete_session_job(self, id: str) -> DatabaseJob[bool]:
-        """Return a job that deletes a part of a session, and returns whether that was all of it."""
+        It returns None, or when nothing is left, the ids of hidden sessions that were kept for it.
+        """
 
-        def job(connection: DatabaseConnection) -> bool:
+        def job(connection: DatabaseConnection) -> Sequence[str] | None:
             deadline = time.monotonic() + MAX_BATCH_SECONDS
-            for find, remove in self._sql.related:
-                while rows := connection.fetch_all(find, {"session_id": id}):
-                    connection.execute_many(remove, [{"session_id": id, "id": row[0]} for row in rows])
-                    if time.monotonic() > deadline:
-                        return False
+            hidden = connection.fetch_one(self._sql.lock_hidden, {"id": id})
+            if hidden is None:
+                return ()  # somebody else has deleted it, and its id may be that of a new session
+            shared = self.shared_messages(connection, id)
+            if not shared.keep(until=deadline):
+                return None
+            if hidden[0] is not None:
+                connection.execute(self._sql.hide_kept, {"id": id})  # forks read something else now
+            if not self._delete_related(connection, id, until=deadline):
+                return None
+            ancestors = shared.ancestors()
+            self._events.delete_old_deletions(connection, id)
             connection.execute(self._sql.delete_session, {"id": id})
-            return True
+            return self.hide_unused(connection, ancestors)
 
         return job
+
+    def _delete_related(self, connection: DatabaseConnection, id: str, *, until: float) -> bool:
+        """In a job: delete rows of a session; return whether all are deleted."""
+        for find, remove in self._sql.related:
+            while rows := connection.fetch_all(find, {"session_id": id}):
+                connection.execute_many(remove, [{"session_id": id, "id": row[0]} for row in rows])
+                if time.monotonic() > until:
+                    return False
+        return True
 
     async def _submit(self, job: DatabaseJob[Any]) -> Any:
         """Run a job behind those of runs, and leave them a pause after it."""

@@ -199,7 +199,12 @@ class RunRepository:
             if extra_job is not None:
                 extra_job(connection)
             self._messages.append_turn(
-                connection, run.session_id, user=user, assistant=assistant, drop_from=drop_from
+                connection,
+                run.session_id,
+                user=user,
+                assistant=assistant,
+                drop_from=drop_from,
+                is_first=is_new,
             )
             # Last: queries send what waits.
             if is_new and session is not None:
@@ -386,11 +391,11 @@ class RunRepository:
         """
         seems_new = session is not None and session.updated_at == session.created_at and not is_claimed
         is_new = seems_new and self._insert_session(connection, run, session=session)
-        stored = None if is_new else self._sessions.lock(connection, run.session_id)
+        stored = None if is_new else self._sessions.lock_any(connection, run.session_id)
         if stored is None and not is_new:
             is_new = self._insert_session(connection, run, session=session)
             if not is_new:  # another host has, a moment ago
-                stored = self._sessions.lock(connection, run.session_id)
+                stored = self._sessions.lock_any(connection, run.session_id)
         if stored is not None and session is not None:
             require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
             # Each run touches its session. One of another host may have begun, and ended, since `session` was

@@ -105,12 +105,17 @@ def definitions(dialect: Dialect) -> Sequence[str]:
 
 
 def migrate(raw: sqlite3.Connection) -> None:
-    """Run the migrations between the database's revision and HEAD. Raises StoreError for a newer one."""
+    """Run the migrations between the database's revision and HEAD, in one transaction.
+
+    Raises StoreError for a newer one.
+    """
     found = current_revision(raw)
     if found is not None and not is_known_revision(found):
         raise newer_schema(database_path(raw), found)
     engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
     with engine.connect() as connection:
+        if not raw.in_transaction:  # SQLAlchemy rolls back what it finds, and begins nothing itself
+            raw.execute("BEGIN IMMEDIATE")
         run_migrations(connection)
         connection.commit()
 

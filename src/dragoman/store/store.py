@@ -49,6 +49,7 @@ from dragoman.store.sessions.conversations import ConversationRepository
 from dragoman.store.sessions.message_search import MessageSearchRepository
 from dragoman.store.sessions.messages import MessageRepository
 from dragoman.store.sessions.presence import PeopleRepository
+from dragoman.store.sessions.session_deletion import SessionDeletion
 from dragoman.store.sessions.sessions import SessionRepository
 from dragoman.store.sessions.shares import ShareRepository
 from dragoman.store.settled_clock import approval_clock
@@ -149,6 +150,11 @@ class Store:
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
+
+    @cached_property
+    def session_deletion(self) -> SessionDeletion:
+        """Deletes sessions that somebody no longer wants, also long ones."""
+        return SessionDeletion(self.database, self.sessions, retention=self.retention)
 
     @property
     def clock_ahead(self) -> float:

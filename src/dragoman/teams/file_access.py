@@ -120,7 +120,10 @@ class TeamWorkplaces:
         except (DragomanError, OSError) as error:
             raise folder_error(team, error) from None
         return Workplace(
-            mounts=[Mount(folder.name, folder.path, writable=folder.name == WORKSPACE) for folder in folders],
+            mounts=[
+                Mount(folder.name, folder.path, writable=folder.name == WORKSPACE, git=team.shell.git)
+                for folder in folders
+            ],
             limits=SandboxLimits(memory=team.shell.memory, network=team.shell.network),
             seconds=team.shell.timeout,
             sandbox=self._sandbox,

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 from dragoman.errors import BadRequest, ConfigError, Conflict, TooLarge
 from dragoman.ids import new_id
+from dragoman.teams.folder import RULES
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import GENERATED, TEAM_FILE, check_team_name
 
@@ -83,6 +84,7 @@ class GeneratedFiles:
         Raises ConfigError, Conflict, BadRequest; then nothing is written.
         """
         folder = self.check_team(name, content=content)
+        shutil.rmtree(folder / RULES, ignore_errors=True)  # of a team that a killed hub did not complete
         for path, text in (files or {}).items():
             write_whole(folder / path, text)
         write_whole(folder / TEAM_FILE, content)

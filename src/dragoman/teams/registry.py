@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from dragoman.teams.folder import (
     read_accepts,
     read_sources,
     signature_of,
+    stat_entry,
 )
 from dragoman.teams.skill_files import SKILLS, Skill, SkillFolder, SkillProblem, read_skills
 from dragoman.teams.spec import GENERATED, TEAM_FILE, TeamFile, TeamSpec
@@ -64,6 +66,8 @@ class TeamRegistry:
         self.root = None if root is None else root.resolve()
         self.problems: Sequence[str] = ()
         """What is wrong in the folder now, by file; empty when the teams are what it says."""
+        self.removed: Set[str] = frozenset()
+        """The teams that were there before: runs of their agents may still be in progress."""
         self.version = 0
         """Another number after each time that the teams have changed."""
         self.common_rules: Mapping[RuleLevel, Sequence[RuleFile]] = {}
@@ -92,6 +96,7 @@ class TeamRegistry:
         skills = read_skills(root / SKILLS, root, level="hub")
         entries = {name: self._entry(name, folder) for name, folder in folders.items()}
         specs = build_specs({name: entry.team_file for name, entry in entries.items()}, folders=folders)
+        self.removed = (self.removed | self._specs.keys()) - specs.keys()
         self._entries, self._specs, self.common_rules, self.problems = entries, specs, common, ()
         self.common_skills = skills
         self.version += 1
@@ -111,6 +116,15 @@ class TeamRegistry:
             self.problems = error.message.splitlines()
             log.warning("the teams stay as they were: %s", error.message)
         return not self.problems
+
+    def reload_rights(self, name: str) -> None:
+        """Read the files again if the `team.yaml` of a team has changed, or is gone."""
+        folder = self._folders.get(name)
+        entry = () if folder is None else tuple(stat_entry(f"{folder}{os.sep}{TEAM_FILE}"))
+        if folder is not None and (
+            not entry or not self._signatures.get(name, frozenset()).issuperset(entry)
+        ):
+            self.reload()
 
     def get(self, name: str) -> TeamSpec:
         """Return a team. Raises NotFound, with the names of all."""
@@ -189,12 +203,19 @@ class TeamRegistry:
         return self._specs.get(agent.partition(SUBAGENT_SEPARATOR)[0])
 
     def nearest_team(self, context: Context) -> TeamSpec | None:
-        """Return the team of the agent that calls, or else of the nearest agent that it works for."""
-        if not self._specs:  # it is asked several times about each call
+        """Return the team of the agent that calls, or else of the nearest agent that it works for.
+
+        None, too, where that team was removed.
+        """
+        return self._specs.get(self.nearest_team_name(context) or "")
+
+    def nearest_team_name(self, context: Context) -> str | None:
+        """Return the name of the team of `nearest_team`, also where it was removed."""
+        if not self._specs and not self.removed:  # it is asked several times about each call
             return None
         agents = (context.agent, *(parent.agent for parent in reversed(context.parent_agents)))
-        teams = (self.team_of_agent(agent) for agent in agents if agent is not None)
-        return next((team for team in teams if team is not None), None)
+        names = (agent.partition(SUBAGENT_SEPARATOR)[0] for agent in agents if agent is not None)
+        return next((name for name in names if name in self._specs or name in self.removed), None)
 
     def calling_team(self, context: Context, team: str | None = None) -> TeamSpec:
         """Return the team that a call is made for: its own, or the one that a person names.

@@ -52,9 +52,13 @@ class TeamMemory(TeamSection, frozen=True):
 
 
 class TeamShell(TeamSection, frozen=True):
-    """The sandbox of `shell.run`: network, seconds and bytes of memory of one command."""
+    """The sandbox of `shell.run`: network, seconds and bytes of memory of one command.
+
+    With `git`, commands may write `.git` in the workspace, whose hooks run as whoever uses git there.
+    """
 
     network: bool = False
+    git: bool = False
     timeout: PositiveSeconds = 120.0
     memory: PositiveCount = 1_000_000_000
 

@@ -6,8 +6,9 @@ keep their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from dragoman import json_decoding
 from dragoman.errors import BadRequest
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
+from dragoman.wire.named_files import NamedFiles, count_named_files
 from dragoman.wire.reasoning_metadata import SEALED_FORMAT
 
 _encoder = msgspec.json.Encoder()
@@ -22,11 +24,24 @@ _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_token
 
 
 SEARCH_TOOL = b'"web_search'
+ADVISOR_TOOL = b'"advisor'
+ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")  # "\u0061dvisor" is the name of a tool as well
+DEFAULT_ADVICES = 3  # of one answer, where its request sets no limit
+DEFAULT_ADVICE_TOKENS = 2_048  # more than advice with its thinking usually has
+MAX_ADVISORS = 8  # different models of one request
 DEFAULT_SEARCHES = 5  # of one answer, where its request sets no limit
 MAX_FIELDS = 1_000
 MAX_MODEL_LENGTH = 500  # characters of a model's name, which errors repeat
 MAX_ITEMS = 10_000  # messages, content parts, results
 MAX_TOOLS = 2_000
+
+
+class Advisor(NamedTuple):
+    """A model that the provider may ask for advice while it answers: so often, and for so many tokens."""
+
+    model: str
+    uses: int
+    output_tokens: int
 
 
 def check_count(count: int, field: str, *, limit: int) -> None:
@@ -46,7 +61,8 @@ class RawRequestBody:
             check_count(len(self._fields), "the body", limit=MAX_FIELDS)
         self.size = len(raw)
         self.may_have_sealed_reasoning = SEALED_FORMAT in raw
-        self.may_search = SEARCH_TOOL in raw
+        is_escaped = b"\\u00" in raw and ESCAPED_ASCII.search(raw) is not None
+        self.may_search = is_escaped or SEARCH_TOOL in raw
         model = self._decode_field("model")
         if not isinstance(model, str) or not model:
             problem = "is missing" if model is None else f"must be a string, not {model!r:.80}"
@@ -60,6 +76,16 @@ class RawRequestBody:
         if stream is not None and not isinstance(stream, bool):
             raise BadRequest(f"stream must be true or false, not {stream!r:.80}", field="stream")
         self.stream = bool(stream)
+        self.continues_thread = "thread" in self._fields and self._continues_thread()
+        """Whether most of the prompt is a conversation that the provider keeps."""
+        self.advisors: Sequence[Advisor] = ()
+        """The models that the provider may ask for advice, see `find_advisors`."""
+        if is_escaped or ADVISOR_TOOL in raw:
+            self.advisors = find_advisors(self._decode_field("tools"))
+
+    def _continues_thread(self) -> bool:
+        thread = self._decode_field("thread")
+        return isinstance(thread, dict) and thread.get("type") != "create"
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -79,6 +105,11 @@ class RawRequestBody:
         """Whether the client asked for usage at the end of a chat.completions stream."""
         options = self._decode_field("stream_options")
         return isinstance(options, dict) and options.get("include_usage") is True
+
+    def count_named_files(self) -> NamedFiles:
+        """Count the files of the conversation that are only named, see `named_files.count_named_files`."""
+        counts = [count_named_files(self._decode_field(name)) for name in ("messages", "input")]
+        return NamedFiles(*map(sum, zip(*counts, strict=True)))
 
     def raw_field(self, name: str) -> bytes:
         """The bytes of a field; b"" if the body does not have it."""
@@ -142,6 +173,23 @@ def count_searches(tools: Any, max_tool_calls: Any) -> int:
         for each in found
         if isinstance(kind := each.get("type"), str) and kind.startswith("web_search")
     )
+
+
+def find_advisors(tools: Any) -> Sequence[Advisor]:
+    """Return the models that a provider may ask for advice, by Anthropic's tool of that name.
+
+    The tools of one model count together. BadRequest for more than `MAX_ADVISORS` models.
+    """
+    found: dict[str, Advisor] = {}
+    for each in tools if isinstance(tools, list) else ():
+        if isinstance(each, Mapping) and str(each.get("type")).startswith("advisor_"):
+            model = str(each.get("model"))[:MAX_MODEL_LENGTH]
+            uses = _read_count(each.get("max_uses"), default=DEFAULT_ADVICES)
+            tokens = _read_count(each.get("max_tokens"), default=DEFAULT_ADVICE_TOKENS)
+            same = found.get(model, Advisor(model, 0, 0))
+            found[model] = Advisor(model, same.uses + uses, max(same.output_tokens, tokens))
+    check_count(len(found), "tools: the advisors", limit=MAX_ADVISORS)
+    return tuple(found.values())
 
 
 def _read_count(value: Any, *, default: int) -> int:

@@ -23,6 +23,19 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BodyEncoder: TypeAlias = Callable[[Any], bytes]
 
 
+def text_start(raw: bytes) -> bytes:
+    """Return what follows the byte order mark and the white space at the beginning of a text.
+
+    Nothing while there may be no more than these, or a part of them.
+    """
+    return b"" if BYTE_ORDER_MARK.startswith(raw) else raw.removeprefix(BYTE_ORDER_MARK).lstrip()
+
+
+def is_part_of_mark(raw: bytes) -> bool:
+    """Return whether a text that begins so may begin with a byte order mark whose rest is still to come."""
+    return 0 < len(raw) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(raw)
+
+
 def parse_lenient_json(payload: bytes) -> Any:
     """Parse JSON that may have NaN, control characters, lone surrogates or invalid UTF-8; else ValueError."""
     if len(payload) > LARGE:

@@ -7,10 +7,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dragoman.events import Event, File, SourceUrl
+from dragoman.events import Event, File, SourceDocument, SourceUrl
+from dragoman.messages import ProviderMetadata
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)")
 _MEDIA_TYPES = {"jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}
+
+_FILE_CITATIONS = ("file_citation", "container_file_citation", "file_path")
+_MOST_CHARACTERS = 2**53
 
 
 class SourceTracker:
@@ -19,13 +23,28 @@ class SourceTracker:
     def __init__(self) -> None:
         self._seen_urls: set[str] = set()
 
-    def new_sources(self, *lists: Any) -> list[Event]:
-        """Return a source event for each new link in lists of URLs or of objects that contain one."""
+    def new_sources(self, *lists: Any, offset: int = 0) -> list[Event]:
+        """Return a source event for each new link in lists of URLs or of objects that contain one.
+
+        `offset` is added to the places that citations name; see `cited_place`.
+        """
         return [
-            SourceUrl(source_id(url), url, title)
+            SourceUrl(source_id(url), url, title, _place_metadata(link, offset))
             for items in lists
-            for url, title in _links(items)
+            for url, title, link in _links(items)
             if self._is_new(url)
+        ]
+
+    def new_documents(self, *lists: Any) -> list[Event]:
+        """Return a source event for each new file in lists of annotations that cite one."""
+        return [
+            SourceDocument(f"document-{file_id}", "text/plain", name, name, {"openai": {"fileId": file_id}})
+            for items in lists
+            for item in _objects(items)
+            if item.get("type") in _FILE_CITATIONS
+            and isinstance(file_id := item.get("file_id"), str)
+            and self._is_new(f"file:{file_id}")
+            for name in (_nonempty_text(item.get("filename")) or file_id,)
         ]
 
     def new_images(self, *lists: Any) -> list[Event]:
@@ -41,6 +60,13 @@ class SourceTracker:
         new = url not in self._seen_urls
         self._seen_urls.add(url)
         return new
+
+
+def cited_place(source: SourceUrl) -> tuple[int, int] | None:
+    """Return where in the text of its step a page is cited, if its provider tells: start and end."""
+    fields = (source.provider_metadata or {}).get("openai", {})
+    start, end = fields.get("startIndex"), fields.get("endIndex")
+    return (start, end) if isinstance(start, int) and isinstance(end, int) else None
 
 
 def source_id(url: str) -> str:
@@ -60,7 +86,7 @@ def _objects(items: Any) -> list[Any]:
     return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
 
 
-def _links(items: Any) -> Iterator[tuple[str, str | None]]:
+def _links(items: Any) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
     for item in items if isinstance(items, list) else ():
         if isinstance(item, str):
             link: Mapping[str, Any] = {"url": item}
@@ -72,7 +98,18 @@ def _links(items: Any) -> Iterator[tuple[str, str | None]]:
         url = next((link[key] for key in ("url", "link", "uri") if isinstance(link.get(key), str)), "")
         title = link.get("title")
         if url.startswith(("http://", "https://")):
-            yield url, title if isinstance(title, str) and title else None
+            yield url, _nonempty_text(title), link
+
+
+def _place_metadata(link: Mapping[str, Any], offset: int) -> ProviderMetadata | None:
+    start, end = link.get("start_index"), link.get("end_index")
+    if type(start) is not int or type(end) is not int or not 0 <= start < end <= _MOST_CHARACTERS:
+        return None
+    return {"openai": {"startIndex": start + offset, "endIndex": end + offset}}
+
+
+def _nonempty_text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
 def _image(item: Mapping[str, Any]) -> str:

@@ -275,10 +275,14 @@ class _PendingCall:
         return (has_other_name or fragment.arguments.lstrip().startswith("{")) and self.complete  # rule 3
 
     def is_repeat(self, fragment: ToolCallFragment) -> bool:
-        """Whether the fragment repeats the whole call (rule 6: a complete object is used once)."""
+        """Whether the fragment repeats the whole call (rule 6: a complete object is used once).
+
+        Without an id and a name, but with the call's index, so do parsers of vLLM at the end of a stream.
+        """
         if len(fragment.arguments) != self.arguments_length or fragment.name not in ("", self.name):
             return False
-        same = fragment.id == self.provider_id if fragment.id else fragment.complete
+        is_bare = fragment.index is not None and not fragment.name
+        same = fragment.id == self.provider_id if fragment.id else fragment.complete or is_bare
         return same and fragment.arguments == self.arguments and self.complete
 
     def merge(self, fragment: ToolCallFragment) -> None:

@@ -76,8 +76,8 @@ def _is_omitted(event: e.Event, family: str) -> bool:
             return not (shows_image and media_type.startswith("image/"))
         case e.SourceUrl():
             return family != "openai"
-        case e.SourceDocument():
-            return family != FAMILY  # whose own texts cite it
+        case e.SourceDocument(provider_metadata=metadata):
+            return family != FAMILY or bool(metadata)  # a text of its own cites its documents
         case e.Data(type=data_type):  # what only its own protocol has
             return data_type == RAW_ITEM_TYPE or (data_type == RAW_BLOCK_TYPE and family != FAMILY)
         case e.ToolInputAvailable(provider_executed=True) | e.ToolInputError(provider_executed=True):
@@ -96,8 +96,11 @@ def _unread_of_part(part: Part, family: str) -> Iterator[str]:
         case ToolPart(provider_executed=True) if family != FAMILY:
             block = (part.call_provider_metadata or {}).get(FAMILY, {}).get("block")
             yield f"{CONTENT}.type.{_block_type(block)}"
-        case ToolPart() if isinstance(part.raw_input, str):  # not JSON: no provider accepts it
-            yield "messages[].tool_calls[].function.arguments"
+        case ToolPart():
+            if isinstance(part.raw_input, str):  # not JSON: no provider accepts it
+                yield "messages[].tool_calls[].function.arguments"
+            if part.state == "output-error" and family != FAMILY:  # the text of the error is sent
+                yield f"{CONTENT}.is_error"
         case _:
             pass
 

@@ -17,7 +17,8 @@ from tests.mcp.hub.hub_process import World, is_alive, pids, raw, until, world
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("hub")
     servers = {
-        "raw": raw(folder / "raw.txt", timeout=3),
+        "raw": raw(folder / "raw.txt"),
+        "hasty": raw(folder / "hasty.txt", timeout=1),
         "hostile": raw(folder / "hostile.txt", "hostile"),
         "many": raw(folder / "many.txt", "many"),
         "mute": raw(folder / "mute.txt", "mute", connect_timeout=1),
@@ -50,12 +51,14 @@ FAULTS = {
 @pytest.mark.parametrize("tool", FAULTS)
 def test_what_goes_wrong_in_a_server_is_the_end_of_that_call_alone(hub: World, tool: str) -> None:
     code, words, status = FAULTS[tool]
-    beside = [{"tool": "time.now"}, {"tool": f"raw.{tool}"}, {"tool": "many.tool_1"}]
+    server = "hasty" if code == "call_timeout" else "raw"
+    hub.settled(server)
+    beside = [{"tool": "time.now"}, {"tool": f"{server}.{tool}"}, {"tool": "many.tool_1"}]
     before, entry, _ = hub.ask("POST", "/api/operations/hub.call/call", json={"calls": beside})["result"]
     assert before["success"]
     assert (entry["success"], entry["error"]["code"]) == (False, code)
     assert words in entry["error"]["message"]
-    assert status_of(hub, f"raw.{tool}") == (status, code)
+    assert status_of(hub, f"{server}.{tool}") == (status, code)
     hub.settled("raw")
     assert hub.batch("raw.echo", after=tool)["success"]
 

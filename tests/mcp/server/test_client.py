@@ -64,7 +64,7 @@ async def test_a_client_finds_describes_and_calls_an_operation(way: str) -> None
     assert json.loads(text(called)) == [{"success": True, "result": 3}]
     assert (text(plain), plain.is_error) == ("3", False)
     assert counted.structured_content == {"result": [{"success": True, "result": "counted"}]}
-    assert "two" in replies
+    assert {"one", "two"}.intersection(replies), replies  # a report replaces one that was not sent yet
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,6 +1,6 @@
 /** Where a message is written: text, files, agent and model; while an answer is made, stop or steer it. */
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useRef, useState, type ClipboardEvent, type DragEvent } from "react";
+import { useEffect, useRef, useState, type ClipboardEvent } from "react";
 import { api } from "../../api/client";
 import { Button, Kbd, toast } from "../../components";
 import type { WhenBusy } from "./controller";
@@ -57,6 +57,8 @@ const BUSY: [WhenBusy, string][] = [
 
 export function Composer(props: ComposerProps) {
   const [text, setText] = useDraftText(props.sessionId);
+  const keepText = useRef<(change: (text: string) => string) => void>(() => undefined);
+  keepText.current = (change) => setText(change(text));
   const [files, setFiles] = useState<FilePart[]>([]);
   const [whenBusy, setWhenBusy] = useState<WhenBusy>("steer");
   const [stopping, setStopping] = useState(false);
@@ -83,11 +85,10 @@ export function Composer(props: ComposerProps) {
     setText("");
     setFiles([]);
     input.current?.focus();
-    props.onSend(draft).catch((error: unknown) => {
-      // What was not accepted is not lost.
-      setText(draft.text);
-      setFiles(draft.files);
-      toast(error instanceof Error ? error.message : String(error), "bad");
+    props.onSend(draft).catch(() => {
+      // What was not accepted is not lost, before what was written meanwhile. The session may have its address by now.
+      keepText.current((now) => [draft.text, now].filter((each) => each !== "").join("\n"));
+      setFiles((now) => [...draft.files, ...now]);
     });
   };
   const addFiles = async (list: Iterable<File>) => {
@@ -96,8 +97,9 @@ export function Composer(props: ComposerProps) {
         toast(`${file.name} is larger than 10 MB.`, "bad");
         continue;
       }
-      const part = await readFile(file);
-      setFiles((now) => [...now, part]);
+      const part = await readFile(file).catch(() => null);
+      if (part === null) toast(`${file.name} cannot be read.`, "bad"); // as a folder that was dropped
+      else setFiles((now) => [...now, part]);
     }
   };
   const onPaste = (event: ClipboardEvent) => {
@@ -108,11 +110,7 @@ export function Composer(props: ComposerProps) {
     void addFiles([new File([pasted], "pasted.txt", { type: "text/plain" })]);
     toast("The pasted text is long: it was attached as pasted.txt.");
   };
-  const onDrop = (event: DragEvent) => {
-    if (event.dataTransfer.files.length === 0) return;
-    event.preventDefault();
-    void addFiles(event.dataTransfer.files);
-  };
+  useFileDrop((dropped) => void addFiles(dropped));
   return (
     <form
       className="chat-box"
@@ -120,8 +118,6 @@ export function Composer(props: ComposerProps) {
         event.preventDefault();
         submit();
       }}
-      onDragOver={(event) => event.preventDefault()}
-      onDrop={onDrop}
     >
       {files.length > 0 && <Files files={files} onRemove={(file) => setFiles(files.filter((each) => each !== file))} />}
       <textarea
@@ -221,6 +217,25 @@ export function Composer(props: ComposerProps) {
 
 function modelOfAgent(agents: Agent[], name: string): string | null {
   return agents.find((agent) => agent.name === name)?.model ?? null;
+}
+
+/** Take files that are dropped anywhere on the page: the browser would open them in place of it. */
+function useFileDrop(onFiles: (files: FileList) => void): void {
+  const handler = useRef(onFiles);
+  handler.current = onFiles;
+  useEffect(() => {
+    const take = (event: DragEvent) => {
+      if (event.dataTransfer === null || !event.dataTransfer.types.includes("Files")) return;
+      event.preventDefault();
+      if (event.type === "drop") handler.current(event.dataTransfer.files);
+    };
+    window.addEventListener("dragover", take);
+    window.addEventListener("drop", take);
+    return () => {
+      window.removeEventListener("dragover", take);
+      window.removeEventListener("drop", take);
+    };
+  }, []);
 }
 
 function readFile(file: File): Promise<FilePart> {

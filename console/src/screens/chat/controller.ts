@@ -25,6 +25,8 @@ export interface ChatState {
   messages: Message[];
   queued: Queued[];
   error: Error | null;
+  /** What to do about the error: make the answer anew, or read the session again. */
+  retry: "answer" | "read" | null;
   /** The run of each answer that this page saw; the others are looked up when asked for. */
   runs: Record<string, string>;
   /** When the answer that is being made began, for its duration. */
@@ -40,7 +42,8 @@ export interface SendOptions {
 
 const FRAME_MS = 50; // at most 20 writes of the hub and 20 renders a second, whatever the rate of chunks
 const MAX_SHARE = 1 / 3; // of the tab's time, for rendering what grows: a large block is drawn less often
-const EMPTY: ChatState = { status: "loading", messages: [], queued: [], error: null, runs: {}, startedAt: null };
+const EMPTY: ChatState = { status: "loading", messages: [], queued: [], error: null, retry: null, runs: {}, startedAt: null };
+const NO_ERROR = { error: null, retry: null };
 const RETRIES = 5;
 
 export class ChatController {
@@ -49,6 +52,8 @@ export class ChatController {
   private closed = false;
   private streamed = false;
   private loads = 0;
+  /** Whether the session could not be read, or its answer not be followed to its end. */
+  private isStale = false;
   /** Runs that this page follows or has followed: their events tell nothing new. */
   private readonly followed = new Set<string>();
   state: ChatState = EMPTY;
@@ -81,7 +86,15 @@ export class ChatController {
     this.stream?.abort();
   }
 
-  /** Send a message. While an answer is made it waits in the hub, in the way that `whenBusy` says. */
+  /** Read what happened while the hub was away or the sign-in had ended, and follow the answer that is being made. */
+  resume(): void {
+    if (this.isStale && !this.isBusy && !this.closed) void this.open(false);
+  }
+
+  /**
+   * Send a message. While an answer is made it waits in the hub, in the way that `whenBusy` says. Throws what the hub
+   * refuses it with: the message is not among those that are shown.
+   */
   async submit(text: string, options: SendOptions = {}): Promise<void> {
     const message = userMessage(newId(), text, options.files);
     const body = { id: this.id, messages: [message], model: options.model, agent: options.agent };
@@ -90,27 +103,29 @@ export class ChatController {
       await this.loadQueue();
       return;
     }
-    this.set({ messages: [...this.state.messages, message], error: null });
-    await this.run(body);
+    const before = this.state.messages;
+    this.set({ messages: [...before, message], error: null });
+    await this.run(body, before);
   }
 
-  /** Replace a message of the user, in a new branch. */
+  /** Replace a message of the user, in a new branch. Throws what the hub refuses it with. */
   async edit(messageId: string, text: string, options: SendOptions = {}): Promise<void> {
     const at = this.state.messages.findIndex((each) => each.id === messageId);
     const files = this.state.messages[at]?.parts.filter((part): part is FilePart => part.type === "file");
     const message = userMessage(messageId, text, files);
-    this.set({ messages: [...this.state.messages.slice(0, at), message], error: null });
-    await this.run({ id: this.id, messages: [message], messageId, trigger: "submit-message", ...pick(options) });
+    const before = this.state.messages;
+    this.set({ messages: [...before.slice(0, at), message], error: null });
+    await this.run({ id: this.id, messages: [message], messageId, trigger: "submit-message", ...pick(options) }, before);
   }
 
-  /** Answer a message anew, in a new branch; without an id the last answer. */
+  /** Answer a message anew, in a new branch; without an id the last answer. Throws what the hub refuses it with. */
   async regenerate(messageId: string, options: SendOptions = {}): Promise<void> {
     const at = this.state.messages.findIndex((each) => each.id === messageId);
-    const before = at < 0 ? this.state.messages : this.state.messages.slice(0, at);
-    const sent = before.slice(-1);
-    this.set({ messages: before, error: null });
-    const body = { id: this.id, messages: sent, messageId, trigger: "regenerate-message", ...pick(options) };
-    await this.run(body);
+    const before = this.state.messages;
+    const kept = at < 0 ? before : before.slice(0, at);
+    this.set({ messages: kept, error: null });
+    const body = { id: this.id, messages: kept.slice(-1), messageId, trigger: "regenerate-message", ...pick(options) };
+    await this.run(body, before);
   }
 
   async stop(): Promise<void> {
@@ -132,7 +147,7 @@ export class ChatController {
     const own = events.filter((event) => event.name === "reset" || event.sessionId === this.id);
     if (own.length === 0 || this.closed) return;
     if (this.isBusy) {
-      if (own.some((event) => event.name === "message")) void this.loadQueue();
+      if (own.some((event) => event.name === "message")) void this.loadQueue().catch(() => undefined);
       return;
     }
     if (own.some((event) => event.name === "run.started" && !this.isFollowed(event))) void this.follow();
@@ -159,15 +174,17 @@ export class ChatController {
     return `/api/sessions/${encodeURIComponent(this.id)}`;
   }
 
-  /** Read the stored messages. */
-  async load(): Promise<void> {
+  /** Read the stored messages; `shown` is the error that is shown with them. */
+  private async load(shown: Pick<ChatState, "error" | "retry"> = NO_ERROR): Promise<void> {
     const load = ++this.loads;
     try {
       const found = await api.get<{ messages: Message[]; queued?: Queued[] }>(`${this.path}/messages`);
       if (this.closed || load !== this.loads || this.isBusy) return;
-      this.set({ status: "ready", messages: keepSame(this.state.messages, found.messages), queued: found.queued ?? [], error: null });
+      this.isStale = false;
+      this.set({ status: "ready", messages: keepSame(this.state.messages, found.messages), queued: found.queued ?? [], ...shown });
     } catch (error) {
-      if (!this.closed) this.set({ status: "ready", error: error as Error });
+      this.isStale = true;
+      if (!this.closed) this.set({ status: "ready", ...(shown.error === null ? { error: error as Error, retry: "read" } : shown) });
     }
   }
 
@@ -176,18 +193,25 @@ export class ChatController {
     if (!this.closed) this.set({ queued });
   }
 
-  /** Begin an answer and follow it. What the hub refuses is shown, and the messages are those that it has. */
-  private async run(body: Record<string, unknown>): Promise<void> {
+  /**
+   * Begin an answer and follow it. Otherwise the messages are those from before, or what the hub has, and the reason is
+   * shown and thrown.
+   */
+  private async run(body: Record<string, unknown>, before: Message[]): Promise<void> {
     this.set({ status: "sending", startedAt: hubTime() });
+    let runId: string;
     try {
-      const { runId } = await api.post<{ runId: string }>("/api/chat", { ...body, background: true });
-      this.followed.add(runId);
-      await this.follow(runId);
+      ({ runId } = await api.post<{ runId: string }>("/api/chat", { ...body, background: true }));
     } catch (error) {
-      this.set({ status: "ready", startedAt: null });
-      await this.load();
-      this.set({ error: error as Error });
+      const refusal = refusalOf(error as Error);
+      const shown = { error: refusal, retry: body["trigger"] === "regenerate-message" ? "answer" : null } as const;
+      this.set({ status: "ready", startedAt: null, messages: before, ...shown });
+      await this.load(shown);
+      if (refusal !== error) void this.follow(); // another tab's answer
+      throw refusal;
     }
+    this.followed.add(runId);
+    await this.follow(runId);
   }
 
   /** Follow the answer that is being made, if there is one. */
@@ -201,12 +225,15 @@ export class ChatController {
     } catch (error) {
       failure = error as Error;
     }
+    const isLost = failure instanceof HubError; // of the connection or the sign-in, not of the model
     this.stream = null;
     if (this.closed) return;
     this.set({ status: "ready", startedAt: null });
     await this.load();
     if (this.isBusy) return; // the next message was sent meanwhile, and its answer is followed once the hub has it
-    if (failure !== null) this.set({ error: failure });
+    this.isStale ||= isLost;
+    if (isLost && runId !== null) this.followed.delete(runId); // the event of its end is news
+    if (failure !== null) this.set({ error: failure, retry: isLost ? "read" : "answer" });
     // What waited begins at once; its event may have come before the stream ended.
     else if (this.streamed && (this.state.queued.length > 0 || this.hasOpenAnswer())) void this.follow();
   }
@@ -228,7 +255,7 @@ export class ChatController {
       if (decoder.error !== null) return new Error(decoder.error);
       if (decoder.finished) return null;
     }
-    return new Error("The connection to the hub was lost.");
+    return new HubError(0, "unreachable", "The connection to the hub was lost.", "The answer goes on without this page, and is shown once the hub answers.");
   }
 
   private async read(
@@ -276,6 +303,13 @@ export class ChatController {
     this.state = { ...this.state, ...changes };
     for (const watcher of [...this.watchers]) watcher();
   }
+}
+
+/** An answer that another tab or client of this session has begun first, in the words of the page. */
+function refusalOf(error: Error): Error {
+  if (!(error instanceof HubError && error.code === "run_active")) return error;
+  const hint = "Its answer is shown as it comes. Send it when it has ended, or stop that answer first.";
+  return new HubError(error.status, error.code, "Another tab began an answer in this session first, so yours was not begun.", hint);
 }
 
 function withMessage(messages: Message[], message: Message): Message[] {

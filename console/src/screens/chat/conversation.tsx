@@ -3,8 +3,8 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore, type FocusEvent, type KeyboardEvent } from "react";
 import { Virtualizer, type VirtualizerHandle } from "virtua";
 import { Link, useLocation } from "wouter";
-import { api } from "../../api/client";
-import { useEvents, useInvalidate } from "../../api/events";
+import { api, HubError } from "../../api/client";
+import { useEvents, useInvalidate, useStreamState } from "../../api/events";
 import { useSession } from "../../api/session";
 import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, Status, toastError, useKeys, useNarrow, WaitLine, waitText, type Wait } from "../../components";
 import { Composer, type Draft } from "./composer";
@@ -33,7 +33,8 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
   const session = useQuery({
     queryKey: ["sessions", "one", controller.id],
     queryFn: () => api.get<SessionRow>(`/api/sessions/${encodeURIComponent(controller.id)}`),
-    enabled: !isNew && state.status !== "sending", // the first message makes it
+    // The first message makes it, if it is accepted.
+    enabled: !isNew && state.status !== "sending" && (state.error === null || state.messages.length > 0),
     retry: false,
   });
   const [chosen, setChosen] = useState<{ agent?: string | null; model?: string | null }>({});
@@ -58,8 +59,8 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
   settings.current = { agent, model };
   const actions = useMemo<MessageActions>(
     () => ({
-      edit: (id, text) => void controller.edit(id, text, settings.current),
-      regenerate: (id) => void controller.regenerate(id, settings.current),
+      edit: (id, text) => controller.edit(id, text, settings.current),
+      regenerate: (id) => void controller.regenerate(id, settings.current).catch(() => undefined), // which is shown
       switchTo: (id) => void controller.switchTo(id).catch(toastError),
       fork: (id) => {
         api
@@ -73,11 +74,19 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
   const onSend = async (draft: Draft) => {
     const sent = controller.submit(draft.text, draft);
     onCreated();
-    await sent;
+    await sent.catch((error: unknown) => {
+      if (controller.state.error !== error) toastError(error); // it is shown already
+      throw error;
+    });
   };
+  const isLive = useStreamState() === "live";
+  useEffect(() => {
+    if (isLive) controller.resume();
+  }, [isLive, controller]);
   const last = state.messages.at(-1);
   const waitsFor = controller.isBusy ? [] : (session.data?.waitsFor ?? []);
   const runId = last === undefined ? undefined : runs.ids[last.id];
+  const isMissing = session.error instanceof HubError && session.error.status === 404;
   const title = session.data?.title ?? (isNew ? "New session" : (firstWords(state.messages) ?? controller.id));
   const sub = [agent ?? session.data?.agent, model ?? last?.metadata?.servedModel ?? last?.metadata?.model].filter(Boolean).join(" · ");
   return (
@@ -105,7 +114,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
         )}
       </ScreenHeader>
       {narrow && waitsFor.length > 0 && <WaitLine waits={waitsFor} isAnsweredHere />}
-      <Log controller={controller} runs={runs} approvals={approvals} actions={actions} isNew={isNew} />
+      <Log controller={controller} runs={runs} approvals={approvals} actions={actions} isNew={isNew} isMissing={isMissing} />
       <div className="chat-column">
         <Waiting queued={state.queued} onWithdraw={(id) => void controller.withdraw(id).catch(toastError)} />
         {isDeleted && (
@@ -131,8 +140,9 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
 
 /** Move the focus to the last approval or question that is open. */
 function focusRequest(): void {
+  // What is folded of the input comes first: it cannot be approved before.
   const open = [...document.querySelectorAll(".chat-log .chat-call-ask")].at(-1);
-  open?.querySelector<HTMLElement>(":is(.chat-approval-actions, .chat-options) :is(button, input):enabled")?.focus();
+  open?.querySelector<HTMLElement>(":is([data-more], :is(.chat-approval-actions, .chat-options) :is(button, input):enabled)")?.focus();
 }
 
 /** What the session waits for, and who answers in it. */
@@ -147,11 +157,13 @@ function SessionSub({ waits, text }: { waits: Wait[]; text: string }) {
 }
 
 /** After an answer that failed: answer its message anew. After a failed request: read the session again. */
-function retryOf(controller: ChatController, options: { agent: string | null; model: string | null }): () => void {
-  const last = controller.state.messages.at(-1);
-  if (last?.role === "assistant") return () => void controller.regenerate(last.id, options);
-  if (last?.role === "user") return () => void controller.edit(last.id, textOf(last), options);
-  return () => void controller.load();
+function retryOf(controller: ChatController, options: { agent: string | null; model: string | null }): (() => void) | undefined {
+  const { messages, retry } = controller.state;
+  const last = messages.at(-1);
+  if (retry === null) return undefined; // what was written is there to be sent again
+  if (retry === "read" || last === undefined) return () => void controller.open(false);
+  const again = () => (last.role === "assistant" ? controller.regenerate(last.id, options) : controller.edit(last.id, textOf(last), options));
+  return () => void again().catch(() => undefined); // which is shown
 }
 
 interface LogProps {
@@ -160,9 +172,11 @@ interface LogProps {
   approvals: ReturnType<typeof useApprovals>;
   actions: MessageActions;
   isNew: boolean;
+  /** Whether the hub has no session of this id. */
+  isMissing: boolean;
 }
 
-function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
+function Log({ controller, runs, approvals, actions, isNew, isMissing }: LogProps) {
   const state = useSyncExternalStore(controller.subscribe, controller.snapshot);
   const scroller = useRef<HTMLDivElement>(null);
   const list = useRef<VirtualizerHandle>(null);
@@ -240,7 +254,7 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
     >
       <div className="chat-column" ref={column}>
         {state.status === "loading" && <Loading />}
-        {count === 0 && state.status === "ready" && state.error === null && <Beginning isNew={isNew} />}
+        {count === 0 && state.status === "ready" && state.error === null && <Beginning isNew={isNew} isMissing={isMissing} />}
         {isLong ? (
           <Virtualizer ref={list} scrollRef={scroller} keepMounted={kept} startMargin={MARGIN}>
             {shown}
@@ -293,8 +307,16 @@ function lastSentences(message: Message): { key: string; sentence: string }[] {
   return found.slice(-HEARD);
 }
 
-function Beginning({ isNew }: { isNew: boolean }) {
+function Beginning({ isNew, isMissing }: { isNew: boolean; isMissing: boolean }) {
   const session = useSession();
+  if (isMissing) {
+    return (
+      <Empty icon="help" title="There is no such session">
+        <p>It was deleted, or it belongs to somebody else. A message makes a session of yours with this id.</p>
+        <Link href="/chat">New session</Link>
+      </Empty>
+    );
+  }
   return (
     <Empty title={isNew ? "Start with a message" : "No messages yet"}>
       <p>

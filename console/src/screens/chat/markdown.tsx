@@ -2,7 +2,7 @@
 import { memo, useEffect, useRef, useState, type ReactNode } from "react";
 import ReactMarkdown, { type Components } from "react-markdown";
 import remarkGfm from "remark-gfm";
-import { Button, copyText } from "../../components";
+import { Button, copyText, loadModule } from "../../components";
 import { BlockSplitter, isPlain } from "./blocks";
 
 const PLUGINS = [remarkGfm];
@@ -43,8 +43,9 @@ function Code({ code, language }: { code: string; language: string }) {
   const [, setLoaded] = useState(highlighter !== null);
   useEffect(() => {
     if (highlighter !== null || language === "") return;
-    loading ??= import("./highlight").then((module) => void (highlighter = module.highlight));
-    void loading.then(() => setLoaded(true));
+    const failed = () => void (loading = null); // without colours; the next code tries it again
+    loading ??= loadModule(() => import("./highlight"), "highlight").then(({ highlight }) => void (highlighter = highlight), failed);
+    void loading.then(() => setLoaded(highlighter !== null));
   }, [language]);
   return (
     <div className="chat-code">

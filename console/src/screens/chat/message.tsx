@@ -8,7 +8,8 @@ import { isFile, isText, isTool, toolName, type FilePart, type Message, type Oth
 import { Question, ToolCall, type Approval } from "./tool_call";
 
 export interface MessageActions {
-  edit: (messageId: string, text: string) => void;
+  /** Throws what the edit is refused with. */
+  edit: (messageId: string, text: string) => Promise<void>;
   regenerate: (messageId: string) => void;
   fork: (messageId: string) => void;
   switchTo: (messageId: string) => void;
@@ -49,13 +50,28 @@ export function isOpenQuestion(part: Part): boolean {
 
 function UserMessage({ message, isBusy, actions }: MessageViewProps) {
   const [editing, setEditing] = useState(false);
+  const [draft, setDraft] = useState<string | null>(null);
   const [cancelled, setCancelled] = useState(false);
   const text = textOf(message);
   const files = message.parts.filter(isFile);
+  const save = (changed: string) => {
+    setEditing(false);
+    setDraft(changed);
+    // What was not accepted is not lost.
+    actions.edit(message.id, changed).then(
+      () => setDraft(null),
+      () => setEditing(true),
+    );
+  };
+  const cancel = () => {
+    setDraft(null);
+    setCancelled(true);
+    setEditing(false);
+  };
   if (editing) {
     return (
       <div data-message={message.id}>
-        <Editor text={text} onCancel={() => (setCancelled(true), setEditing(false))} onSave={(changed) => (setEditing(false), actions.edit(message.id, changed))} />
+        <Editor text={draft ?? text} onCancel={cancel} onSave={save} />
       </div>
     );
   }

@@ -240,6 +240,11 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
     }
   };
   const items = approval?.items ?? calls.map((call) => ({ ...call, reason: null, agent: null }));
+  // The inputs that were shown whole, by their places: those of the message, until the approval has been read.
+  const [shown, setShown] = useState<Map<number, unknown>>(new Map());
+  const isRead = items.every((item, at) => shown.has(at) && shown.get(at) === item.input);
+  const noteShown = (at: number, input: unknown) =>
+    setShown((now) => (now.has(at) && now.get(at) === input ? now : new Map([...now, [at, input]])));
   const rule = useRule(items[0]?.operation, null, approval?.agent);
   const why = items.map((item) => item.reason).find((each) => each != null) ?? rule?.reason;
   return (
@@ -247,11 +252,11 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
       {items.map((item, index) => (
         <div key={index} className="chat-approval-item">
           {items.length > 1 && <b className="mono">{item.operation}</b>}
-          <JsonView value={item.input ?? {}} label={`input of ${item.operation}`} isSpelt />
+          <JsonView value={item.input ?? {}} label={`input of ${item.operation}`} isSpelt isWhole onShownWhole={() => noteShown(index, item.input)} />
         </div>
       ))}
       <div className="chat-approval-actions">
-        <Button look="primary" icon="check" busy={busy} disabled={!mayAnswer} onClick={() => void answer(true)}>
+        <Button look="primary" icon="check" busy={busy} disabled={!mayAnswer || !isRead} onClick={() => void answer(true)}>
           Approve
         </Button>
         <Button look="danger" disabled={busy || !mayAnswer} onClick={() => setDenying(true)}>
@@ -262,11 +267,13 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
             "nobody answered in time"
           ) : approval?.mayAnswer === false ? (
             `${approval.answerers.join(", ")} may answer`
+          ) : !isRead ? (
+            "Its input is not all shown. Open all of it before you approve."
           ) : why != null ? (
-            `why it is asked: ${why}`
+            `why it is asked: ${spell(why)}`
           ) : rule !== undefined ? (
             <>
-              rule <code>{rule.source}</code>
+              asked by <code>{rule.source}</code>
             </>
           ) : (
             "a rule of the policy asks"
@@ -338,7 +345,7 @@ export function Question({ part, approval }: { part: OtherPart; approval?: Appro
   return (
     <section className="chat-question chat-call-ask" aria-label="Question">
       <div className="chat-question-head">
-        <p>{data.text}</p>
+        <p dir="auto">{spell(data.text)}</p>
         {approval?.expiresAt != null && (
           <span className="muted small">
             <Expiry at={approval.expiresAt} />
@@ -349,7 +356,7 @@ export function Question({ part, approval }: { part: OtherPart; approval?: Appro
         <div className="chat-options">
           {options.map((option) => (
             <Button key={option} disabled={busy} onClick={() => void reply({ answer: option })}>
-              {option}
+              {spell(option)}
             </Button>
           ))}
         </div>

@@ -1,23 +1,29 @@
 /** One request: what exactly would run, for whom, which rule asks; and its answer. */
 import { useEffect, useRef, useState, type FormEvent, type RefObject } from "react";
 import { Link } from "wouter";
-import { Button, Expiry, Icon, Kind, spell, Status, Time, useIsPast } from "../../components";
+import { Button, Expiry, Icon, Kbd, Kind, spell, Status, Time, useIsPast } from "../../components";
 import { ruleText } from "../runs/types";
-import { Arguments } from "./arguments";
-import type { Approval } from "./types";
+import { Arguments, hasToBeOpened } from "./arguments";
+import type { Approval, FocusTarget } from "./types";
+
+const UNREAD = "Open all of its arguments first";
 
 export function Entry(props: {
   approval: Approval;
   current: boolean;
-  /** Whether the current one takes the focus. */
-  takesFocus: RefObject<boolean>;
+  /** Which one takes the focus once it can: effects of an earlier paint may run late, so it is named. */
+  takesFocus: RefObject<FocusTarget | null>;
   /** From 1, of so many; -1 if there are more than are loaded. */
   place: number;
   of: number;
   picked: boolean;
   busy: boolean;
+  /** Whether all that would run was shown: only then it can be approved. */
+  isRead: boolean;
   primary: boolean;
   onCurrent: () => void;
+  /** All arguments of the item at this place were shown. */
+  onShownWhole: (item: number) => void;
   onPick: (picked: boolean) => void;
   onApprove: () => void;
   onDeny: () => void;
@@ -29,9 +35,11 @@ export function Entry(props: {
   useEffect(() => {
     let frame = 0;
     const take = () => {
-      if (!current || !takesFocus.current) return;
-      element.current?.focus({ preventScroll: true });
-      if (document.activeElement === element.current) takesFocus.current = false;
+      const target = takesFocus.current;
+      if (!current || target?.id !== approval.id) return;
+      const place = target.isAnswer ? element.current?.querySelector<HTMLElement>(".inbox-answers :is(button, input)") : element.current;
+      place?.focus({ preventScroll: true });
+      if (!place || document.activeElement === place) takesFocus.current = null;
       else frame = requestAnimationFrame(take); // the list hides an entry until it has measured it
     };
     take();
@@ -73,7 +81,7 @@ export function Entry(props: {
         <p className="inbox-meta">
           {approval.owner}
           {approval.agent !== null && `, through ${approval.agent}`}
-          {approval.sessionTitle !== null && ` · “${approval.sessionTitle}”`} · asked <Time at={approval.createdAt} />
+          {approval.sessionTitle !== null && ` · “\u2068${approval.sessionTitle}\u2069”`} · asked <Time at={approval.createdAt} />
           {open && (
             <>
               {" · "}
@@ -102,10 +110,15 @@ export function Entry(props: {
           approval.items.map((item, at) => (
             <div key={at} className="inbox-item">
               {approval.items.length > 1 && <p className="mono small">{item.operation}</p>}
-              <Arguments item={item} />
-              {item.reason !== null && <p className="inbox-why">Why it is asked: {item.reason}</p>}
+              <Arguments item={item} onShownWhole={() => hasToBeOpened(item) && props.onShownWhole(at)} />
+              {item.reason !== null && <p className="inbox-why">Why it is asked: {spell(item.reason)}</p>}
             </div>
           ))}
+        {open && approval.mayAnswer && !props.isRead && (
+          <p className="inbox-unread">
+            Its arguments are not all shown. Open all of them (<Kbd>o</Kbd>) before you approve: what is below the part that you see would run as well.
+          </p>
+        )}
         {open && approval.policy?.rule !== undefined && (
           <p className="muted small">
             asked by <code>{ruleText(approval.policy)}</code>
@@ -124,14 +137,14 @@ export function Entry(props: {
       </div>
       {open && approval.mayAnswer && !isQuestion && (
         <div className="inbox-actions">
-          <Button look={props.primary ? "primary" : "plain"} icon="check" busy={props.busy} onClick={props.onApprove}>
+          <Button look={props.primary ? "primary" : "plain"} icon="check" busy={props.busy} disabled={!props.isRead} title={props.isRead ? undefined : UNREAD} onClick={props.onApprove}>
             Approve
           </Button>
           <Button look="danger" disabled={props.busy} onClick={props.onDeny}>
             Deny…
           </Button>
           {approval.mayAlwaysAllow && (
-            <Button look="quiet" disabled={props.busy} onClick={props.onAlways}>
+            <Button look="quiet" disabled={props.busy || !props.isRead} title={props.isRead ? undefined : UNREAD} onClick={props.onAlways}>
               Always allow…
             </Button>
           )}
@@ -151,7 +164,7 @@ function Question(props: { options: string[]; busy: boolean; onAnswer: (text: st
     <div className="inbox-answers">
       {props.options.map((option) => (
         <Button key={option} busy={props.busy} onClick={() => props.onAnswer(option)}>
-          {option}
+          {spell(option)}
         </Button>
       ))}
       <form onSubmit={submit}>

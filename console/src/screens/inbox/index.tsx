@@ -1,13 +1,14 @@
 /** The inbox: approvals and questions by age, answered one by one or several at once. */
 import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useRef, useState } from "react";
+import { useMemo, useReducer, useRef, useState } from "react";
 import { VList, type VListHandle } from "virtua";
 import { api } from "../../api/client";
 import { reread, useEvents } from "../../api/events";
 import { Button, Dialog, Empty, ErrorNotice, isPast, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useNewRows, useUrlState } from "../../components";
+import { hasToBeOpened } from "./arguments";
 import { Entry } from "./entry";
 import { RulesDialog } from "./rules";
-import type { Approval, ApprovalPage } from "./types";
+import type { Approval, ApprovalPage, FocusTarget } from "./types";
 import "./inbox.css";
 
 const PAGE = 50;
@@ -20,9 +21,13 @@ export default function InboxScreen() {
   const client = useQueryClient();
   const narrow = useNarrow();
   const list = useRef<VListHandle>(null);
-  const takesFocus = useRef(false);
+  /** The request that takes the focus, or its first answer does, once it can. */
+  const takesFocus = useRef<FocusTarget | null>(null);
+  const [, redraw] = useReducer((times: number) => times + 1, 0);
   const [busy, setBusy] = useState<Set<string>>(new Set());
   const [picked, setPicked] = useState<Set<string>>(new Set());
+  /** Items whose arguments were shown whole, as "approval/place". */
+  const [shown, setShown] = useState<Set<string>>(new Set());
   const [denying, setDenying] = useState<string[] | null>(null);
   const [always, setAlways] = useState<Approval | null>(null);
   const [rules, setRules] = useState(false);
@@ -86,7 +91,7 @@ export default function InboxScreen() {
       }
       setPicked(new Set());
       if (next !== undefined && ids.includes(current?.id ?? "")) {
-        takesFocus.current = true;
+        takesFocus.current = { id: next.id, isAnswer: false };
         setCursor(next.id);
       }
     } catch (failure) {
@@ -110,9 +115,15 @@ export default function InboxScreen() {
   const move = (step: number) => {
     const row = rows[Math.max(0, Math.min(rows.length - 1, at + step))];
     if (row === undefined) return;
-    takesFocus.current = true;
+    takesFocus.current = { id: row.id, isAnswer: false };
     setCursor(row.id);
     list.current?.scrollToIndex(rows.indexOf(row), { align: "nearest" });
+  };
+  /** Move the focus to the first answer of the question under the cursor. */
+  const focusAnswer = () => {
+    if (current === undefined || !isQuestion(current)) return;
+    takesFocus.current = { id: current.id, isAnswer: true };
+    redraw();
   };
   const pick = (id: string, on: boolean) =>
     setPicked((now) => {
@@ -121,16 +132,23 @@ export default function InboxScreen() {
       else next.delete(id);
       return next;
     });
+  const isRead = (row: Approval) => row.items.every((item, at) => !hasToBeOpened(item) || shown.has(`${row.id}/${at}`));
+  const approve = (ids: string[]) => {
+    const unread = rows.filter((row) => ids.includes(row.id) && !isRead(row)).length;
+    if (unread === 0) void answer(ids, { approved: true });
+    else toast(`${ids.length === 1 ? "Its arguments are" : `The arguments of ${count(unread)} are`} not all shown: open them first (o).`, "bad");
+  };
   const isApproval = (row: Approval | undefined): row is Approval =>
     row !== undefined && row.status === "pending" && !isPast(row.expiresAt) && row.mayAnswer && row.question === null;
   useKeys("Inbox", {
     j: ["next request", () => move(1)],
     k: ["previous request", () => move(-1)],
-    Enter: ["answer the question", focusAnswer],
-    a: ["approve", () => isApproval(current) && void answer([current.id], { approved: true })],
+    Enter: ["answer the question", () => focusAnswer()],
+    a: ["approve", () => isApproval(current) && approve([current.id])],
+    o: ["open more of the arguments", showMore],
     d: ["deny or decline, with a reason", () => current?.mayAnswer === true && !isPast(current.expiresAt) && setDenying([current.id])],
     x: ["select for several at once", () => isApproval(current) && pick(current.id, !picked.has(current.id))],
-    A: ["always allow", () => isApproval(current) && current.mayAlwaysAllow && setAlways(current)],
+    A: ["always allow", () => isApproval(current) && current.mayAlwaysAllow && isRead(current) && setAlways(current)],
     h: ["history, or what waits", () => setParams({ view: history ? null : "history" })],
     Escape: ["clear the selection", () => setPicked(new Set())],
   });
@@ -181,7 +199,7 @@ export default function InboxScreen() {
           {picked.size > 0 && (
             <>
               <span>{count(picked.size)} selected</span>
-              <Button icon="check" onClick={() => void answer([...picked], { approved: true })}>
+              <Button icon="check" onClick={() => approve([...picked])}>
                 Approve {count(picked.size)}
               </Button>
               <Button look="danger" onClick={() => setDenying([...picked])}>
@@ -227,11 +245,13 @@ export default function InboxScreen() {
               place={index + 1}
               of={hasNextPage ? -1 : rows.length}
               primary={!history && row.id === current?.id && index === at}
+              isRead={isRead(row)}
+              onShownWhole={(item) => setShown((now) => (now.has(`${row.id}/${item}`) ? now : new Set([...now, `${row.id}/${item}`])))}
               picked={picked.has(row.id)}
               busy={busy.has(row.id)}
               onCurrent={() => setCursor(row.id)}
               onPick={(on) => pick(row.id, on)}
-              onApprove={() => void answer([row.id], { approved: true })}
+              onApprove={() => approve([row.id])}
               onDeny={() => setDenying([row.id])}
               onAlways={() => setAlways(row)}
               onAnswer={(text) => void answer([row.id], { answer: text })}
@@ -264,9 +284,9 @@ function isQuestion(row: Approval | undefined): boolean {
   return row !== undefined && row.question !== null;
 }
 
-/** Move the focus to the first answer of the question under the cursor. */
-function focusAnswer(): void {
-  document.querySelector<HTMLElement>(".inbox-current .inbox-answers :is(button, input)")?.focus();
+/** Open what is folded of the arguments under the cursor, a part at a time. */
+function showMore(): void {
+  document.querySelector<HTMLElement>(".inbox-current [data-more]")?.click();
 }
 
 interface Denying {

@@ -53,3 +53,9 @@ export interface StandingRule {
   createdBy: string;
   inForce: boolean | null;
 }
+
+/** A request whose entry, or the first answer in it, takes the focus. */
+export interface FocusTarget {
+  id: string;
+  isAnswer: boolean;
+}

@@ -167,7 +167,7 @@ function Never() {
 function KeyName({ value }: { value: ApiKey }) {
   return (
     <span className="keys-name">
-      <span>{value.name ?? <span className="mono">{value.prefix}…</span>}</span>
+      <span>{value.name?.trim() ? value.name : <span className="mono">{value.prefix}…</span>}</span>
       <KeyStatus value={value} />
     </span>
   );

@@ -130,7 +130,7 @@ function OfCall({ call }: { call: CallDetails }) {
         </p>
       )}
       <h3>Input</h3>
-      <JsonView value={call.input} label="input" />
+      <JsonView value={call.input} label="input" isSpelt />
       {call.status === "done" && (
         <>
           <h3>Result</h3>

@@ -148,7 +148,7 @@ function PartView({ part }: { part: Part }) {
           <Kind kind="op">op</Kind> <b className="mono">{part.toolName ?? part.type.slice(5)}</b>{" "}
           <span className="muted">{part.state}</span>
         </summary>
-        <JsonView value={part.input} label="input" />
+        <JsonView value={part.input} label="input" isSpelt />
         {part.output !== undefined && <JsonView value={part.output} label="output" />}
         {part.errorText !== undefined && <p className="runs-error">{part.errorText}</p>}
       </details>

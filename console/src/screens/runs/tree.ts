@@ -2,6 +2,7 @@
  * The nodes of a call tree, hundreds of thousands of them: rows as the hub sends them, made into a tree in one pass, and
  * into a flat list of the rows that are open. Nothing here is done for each row that is drawn.
  */
+import { spell } from "../../components";
 import { isBad, type Root } from "./types";
 
 export interface TreeNode {
@@ -320,7 +321,7 @@ function byStart(a: TreeNode, b: TreeNode): number {
 export function shortInput(text: string | null): string {
   if (text === null) return "";
   const end = text.startsWith("{") && !text.endsWith("}") ? "…" : ""; // the hub sends its beginning
-  return (text + end)
+  return spell(text + end)
     .replace(/^\{|\}$/g, "")
     .replace(/"([\w-]+)":/g, "$1=")
     .replace(/"/g, "")

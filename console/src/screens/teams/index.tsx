@@ -1,7 +1,7 @@
 /** Teams: who they are, their tasks and triggers, and what they know. */
 import { useQuery } from "@tanstack/react-query";
 import { api } from "../../api/client";
-import { Empty, ErrorNotice, Filter, Loading, ScreenHeader, Tabs, useKeys, useUrlState } from "../../components";
+import { Empty, ErrorNotice, Filter, Loading, ScreenHeader, SearchField, Tabs, useKeys, useUrlState } from "../../components";
 import { Extensions, MemoryList, Vault } from "./knowledge";
 import { Tasks } from "./tasks";
 import { TeamTree } from "./tree";
@@ -19,6 +19,10 @@ const TABS = [
   { id: "plugins", label: "Plugins" },
 ];
 const OF_ONE = ["memory", "vault", "skills", "plugins"];
+const SEARCHED = [
+  ["tasks", "Words of a task"],
+  ["triggers", "Name or words of a trigger"],
+] as const;
 const STATES = ["queued", "running", "waiting", "done", "failed", "cancelled"];
 
 export default function TeamsScreen() {
@@ -51,6 +55,7 @@ export default function TeamsScreen() {
         <>
           {tab !== "teams" && names.length > 0 && (
             <div className="toolbar">
+              {SEARCHED.map(([id, placeholder]) => tab === id && <SearchField key={id} placeholder={placeholder} />)}
               <Filter name="of" label="Team" choices={OF_ONE.includes(tab) ? ofOne(choices(false), one) : choices(true)} />
               {tab === "tasks" && (
                 <Filter name="state" label="State" choices={[["", "all states"], ...STATES.map((each) => [each, each] as [string, string])]} />

@@ -22,18 +22,19 @@ import {
 } from "../../components";
 import type { Memory, Plugin, Skill, VaultSecret } from "./types";
 
+const MAX_MEMORIES = 500; // of a team for one owner
+
 export function MemoryList({ team }: { team: string }) {
   const [params] = useUrlState();
   const q = params.get("q");
   const { data, error, refetch } = useQuery({
     queryKey: ["memory", team, q],
-    queryFn: ({ signal }) => api.get<{ memories: Memory[] }>("/api/memory", { query: { team, q, limit: 100 }, signal }),
+    queryFn: ({ signal }) => api.get<{ memories: Memory[] }>("/api/memory", { query: { team, q, limit: MAX_MEMORIES }, signal }),
   });
   return (
     <>
       <div className="toolbar">
         <SearchField placeholder="Words of a memory" />
-        {data !== undefined && data.memories.length === 100 && <span className="muted small">The newest 100; search for others.</span>}
       </div>
       {error !== null && (
         <div className="pad">

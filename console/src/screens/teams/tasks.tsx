@@ -28,10 +28,11 @@ export function Tasks() {
   const [params] = useUrlState();
   const team = params.get("of");
   const state = params.get("state");
+  const text = params.get("q");
   const { data, error, fetchNextPage, hasNextPage, isFetchingNextPage, refetch } = useInfiniteQuery({
-    queryKey: ["tasks", team, state],
+    queryKey: ["tasks", team, state, text],
     queryFn: ({ pageParam, signal }) =>
-      api.get<TaskPage>("/api/tasks", { query: { team, state, limit: 100, before: pageParam }, signal }),
+      api.get<TaskPage>("/api/tasks", { query: { team, state, text, limit: 100, before: pageParam }, signal }),
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next,
   });
@@ -58,7 +59,7 @@ export function Tasks() {
       onEnd={() => hasNextPage && !isFetchingNextPage && void fetchNextPage()}
       title={(task) => task.id}
       empty={
-        <Empty icon="team" title={team !== null || state !== null ? "No task fits" : "No team has had a task yet"}>
+        <Empty icon="team" title={team !== null || state !== null || text !== null ? "No task fits" : "No team has had a task yet"}>
           <p>A task is work for a team: from you, from another team, or from a trigger. Its result comes back once.</p>
           <pre>dragoman teams run research "What is new?"</pre>
         </Empty>

@@ -1,5 +1,6 @@
 /** Triggers of teams: when they fire, and what a person decides about them. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import { reread, useInvalidate } from "../../api/events";
 import {
@@ -10,6 +11,7 @@ import {
   JsonView,
   money,
   SheetTable,
+  spell,
   Status,
   Time,
   toast,
@@ -26,27 +28,45 @@ const STATES: Record<Trigger["state"], [tone: Tone, word: string]> = {
   disabled: ["muted", "paused"],
 };
 
+interface TriggerPage {
+  triggers: Trigger[];
+  next: string | null;
+}
+
 export function Triggers() {
   const [params] = useUrlState();
   const team = params.get("of");
-  const { data, error, refetch } = useQuery({
-    queryKey: ["triggers"],
-    queryFn: ({ signal }) => api.get<{ triggers: Trigger[] }>("/api/triggers", { signal }),
+  const text = params.get("q");
+  const { data, error, fetchNextPage, hasNextPage, isFetchingNextPage, refetch } = useInfiniteQuery({
+    queryKey: ["triggers", team, text],
+    queryFn: ({ pageParam, signal }) => api.get<TriggerPage>("/api/triggers", { query: { team, text, limit: 100, after: pageParam }, signal }),
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next,
   });
   useInvalidate(["run.", "trigger."], ["triggers"]);
+  const rows = data?.pages.flatMap((page) => page.triggers);
+  // One that an address leads to may be on a page that is not loaded, or left out by the filters.
+  const wanted = params.get("trigger");
+  const isMissing = rows !== undefined && wanted !== null && !rows.some((each) => each.id === wanted);
+  const single = useQuery({
+    queryKey: ["triggers", "one", wanted],
+    queryFn: ({ signal }) => api.get<Trigger>(`/api/triggers/${encodeURIComponent(wanted ?? "")}`, { signal }),
+    enabled: isMissing,
+  });
   return (
     <SheetTable
       parameter="trigger"
       label="Triggers"
       columns={COLUMNS}
-      rows={data?.triggers.filter((each) => team === null || each.team === team)}
+      rows={rows}
       rowId={(each) => each.id}
-      find={(id) => data?.triggers.find((each) => each.id === id)}
-      error={error}
+      find={(id) => rows?.find((each) => each.id === id) ?? single.data}
+      error={error ?? (isMissing ? single.error : null)}
       onRetry={() => void refetch()}
+      onEnd={() => hasNextPage && !isFetchingNextPage && void fetchNextPage()}
       title={(each) => each.name}
       empty={
-        <Empty icon="wait" title="No trigger gives tasks yet">
+        <Empty icon="wait" title={text === null ? "No trigger gives tasks yet" : "No trigger fits"}>
           <p>
             A trigger gives its team a task by the clock, a message, a webhook or a changed file. Write one into the team's folder
             as <code>triggers/nightly.yaml</code>, or ask an agent for it; it fires nothing until you activate it here.
@@ -54,7 +74,7 @@ export function Triggers() {
         </Empty>
       }
     >
-      {(each) => <TriggerView trigger={each} />}
+      {(each) => <TriggerView key={each.id} trigger={each} />}
     </SheetTable>
   );
 }
@@ -66,6 +86,7 @@ function TriggerState({ state }: { state: Trigger["state"] }) {
 
 function TriggerView({ trigger }: { trigger: Trigger }) {
   const client = useQueryClient();
+  const [isRead, setRead] = useState(false);
   const path = `/api/triggers/${encodeURIComponent(trigger.id)}`;
   const history = useQuery({
     queryKey: ["triggers", trigger.id, "history"],
@@ -82,7 +103,7 @@ function TriggerView({ trigger }: { trigger: Trigger }) {
   };
   return (
     <div className="teams-sheet">
-      <p className="teams-text">{trigger.task}</p>
+      <p className="teams-text">{spell(trigger.task)}</p>
       <Details
         rows={[
           ["State", <TriggerState state={trigger.state} />],
@@ -96,10 +117,10 @@ function TriggerView({ trigger }: { trigger: Trigger }) {
           ["Defined in", trigger.source === "file" ? "a file of the team" : "the API"],
         ]}
       />
-      <JsonView value={trigger.config} label="Configuration of the trigger" />
+      <JsonView value={trigger.config} label="Configuration of the trigger" isSpelt isWhole onShownWhole={() => setRead(true)} />
       <div className="teams-actions">
         {trigger.state !== "active" && (
-          <Button icon="check" onClick={() => void act("enable", "It is active now.")}>
+          <Button icon="check" disabled={!isRead} title={isRead ? undefined : "Open all of its configuration first"} onClick={() => void act("enable", "It is active now.")}>
             Activate as shown
           </Button>
         )}

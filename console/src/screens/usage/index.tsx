@@ -4,14 +4,14 @@ import { lazy, Suspense, useMemo } from "react";
 import { api, apiUrl } from "../../api/client";
 import { useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
-import { Button, Empty, ErrorNotice, Filter, Loading, ScreenHeader, Tabs, count, useKeys, useUrlState } from "../../components";
+import { Button, Empty, ErrorNotice, Filter, Loading, ScreenHeader, Tabs, count, loadModule, useKeys, useUrlState } from "../../components";
 import { Budgets } from "./budgets";
 import { GROUPS, groupName, linesOf, MEASURES, RANGES, type Measure } from "./measures";
 import { Totals, UsageTable } from "./tables";
 import type { UsageAnswer } from "./types";
 import "./usage.css";
 
-const Chart = lazy(() => import("./chart"));
+const Chart = lazy(() => loadModule(() => import("./chart"), "default"));
 const FILTERS = ["owner", "model", "key", "session", "provider"] as const;
 
 export default function UsageScreen() {

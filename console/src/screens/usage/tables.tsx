@@ -125,9 +125,13 @@ function GroupCell({ by, value }: { by: string; value: string | null }) {
   if (value === null) return <span className="muted">{by === "operation" ? "not from an agent that works for another" : "unknown"}</span>;
   if (by === "session")
     return (
-      <Link href={`/chat/${encodeURIComponent(value)}`} className="mono">
+      <Link href={`/chat/${encodeURIComponent(value)}`} className="mono" title={value}>
         {value}
       </Link>
     );
-  return <span className="mono">{value}</span>;
+  return (
+    <span className="mono" title={value}>
+      {value}
+    </span>
+  );
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -26,7 +27,8 @@ from dragoman.agent.context.truncation_markers import (
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.events import Data, Usage
 from dragoman.messages import Message
-from dragoman.model_request import ModelRequest
+from dragoman.model_request import ModelRequest, request_size
+from dragoman.offload import offload
 from dragoman.operations.context import Context
 from dragoman.providers.provider import Provider
 from dragoman.wire.token_estimate import estimate_input, estimate_messages
@@ -96,6 +98,22 @@ class ContextPolicy(msgspec.Struct, frozen=True):
         """
         if self.kind == "off":
             return request, None
+        size = request_size(request)
+        fitted = await offload(size, partial(self._shorten, request, refused=refused))
+        if isinstance(fitted, ModelRequest):
+            return fitted, None
+        cut, usage = await self._make_point(fitted.shortened, fitted.remaining)
+
+        def finish() -> tuple[ModelRequest, TruncationPoint]:
+            messages = fitted.shortened.messages
+            point = replace(cut, tokens=fitted.before, left=self._estimate(request, messages, cut=cut))
+            return self._with_notice(request, messages, cut=point), point
+
+        shortened, point = await offload(size, finish)
+        return shortened, Dropped(point, usage)
+
+    def _shorten(self, request: ModelRequest, *, refused: int | None) -> ModelRequest | _Cut:
+        """Return what is to be dropped from a request, or the request with what was dropped before."""
         remaining = remaining_conversation(request.messages)
         before = self._estimate(request, remaining.messages, cut=remaining.point)
         target = self._cut_target(request, refused)
@@ -105,10 +123,8 @@ class ContextPolicy(msgspec.Struct, frozen=True):
             else _drop_oldest(remaining.messages, (before - target.down_to) / token_factor(request.model))
         )
         if shortened is None:
-            return self._with_notice(request, remaining.messages, cut=remaining.point), None
-        cut, usage = await self._make_point(shortened, remaining)
-        cut = replace(cut, tokens=before, left=self._estimate(request, shortened.messages, cut=cut))
-        return self._with_notice(request, shortened.messages, cut=cut), Dropped(cut, usage)
+            return self._with_notice(request, remaining.messages, cut=remaining.point)
+        return _Cut(remaining, shortened, before)
 
     def _cut_target(self, request: ModelRequest, refused: int | None) -> _CutTarget:
         limit = self._limit(request)
@@ -193,7 +209,8 @@ class ContextFitter:
     ) -> tuple[ModelRequest, Sequence[Data]]:
         """Shorten a request that the provider refused as too long; no event means nothing is left to drop."""
         policy = await self._policy_for(provider)
-        return self._with_events(await policy.fit(request, refused=estimate_size(request)))
+        refused = await offload(request_size(request), partial(estimate_size, request))
+        return self._with_events(await policy.fit(request, refused=refused))
 
     def take_usage(self) -> Usage | None:
         """Return the usage of summaries since the last call."""
@@ -234,6 +251,14 @@ class _ShortenedConversation(msgspec.Struct, frozen=True):
 
     messages: list[Message]
     dropped: list[Message]
+
+
+class _Cut(msgspec.Struct, frozen=True):
+    """What a truncation leaves of a conversation that took `before` tokens."""
+
+    remaining: RemainingConversation
+    shortened: _ShortenedConversation
+    before: int
 
 
 def _input_limit(limit: int, options: Mapping[str, Any], *, margin: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import copy
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -14,8 +15,9 @@ from dragoman.accounts.payment import Payment
 from dragoman.accounts.upstream_answer import Batch
 from dragoman.errors import ProviderError
 from dragoman.events import TextDelta, Usage
-from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
+from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart, messages_size
 from dragoman.model_request import ModelRequest
+from dragoman.offload import offload
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import ModelRoutes
 from dragoman.wire.json_codec import encode_json
@@ -75,7 +77,9 @@ class Summariser:
 
     async def __call__(self, messages: Sequence[Message], before: str | None) -> Summary:
         """Return a summary of the messages and of the summary before them."""
-        text_so_far = transcript(messages, max_tokens=self._longest)
+        text_so_far = await offload(
+            messages_size(messages), partial(transcript, messages, max_tokens=self._longest)
+        )
         previous = f"The summary of what was before:\n{before}\n\n" if before else ""
         prompt = f"{previous}<conversation>\n{text_so_far}\n</conversation>\n\nSummarise it."
         request = ModelRequest(

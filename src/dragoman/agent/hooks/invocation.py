@@ -15,6 +15,7 @@ from dragoman.agent.hooks.events import (
     Ask,
     Block,
     Continue,
+    HookName,
     Modify,
     PostModel,
     PostToolUse,
@@ -154,11 +155,18 @@ def with_revision(event: PostToolUse, revision: Revision) -> PostToolUse:
     return replace(event, output=revision.result, error=error)
 
 
+TURN_HOOKS: tuple[HookName, ...] = ("user_prompt_submit", "pre_model", "post_model", "run_end")
+
+
 class TurnHooks:
     """Calls hooks in the loop. No method raises for a hook that fails."""
 
     def __init__(self, runner: HookRunner) -> None:
         self._runner = runner
+
+    def has(self, *names: HookName) -> bool:
+        """Return whether there are hooks of one of these events: without them, none has to be made."""
+        return any(map(self._runner.has_hooks, names))
 
     async def user_prompt_submit(self, event: UserPromptSubmit) -> UserPromptSubmit | Block:
         """Return the event as the hooks changed it, or a Block."""

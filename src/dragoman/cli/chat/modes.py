@@ -15,7 +15,7 @@ from dragoman.cli.chat.renderer_choice import make_renderer
 from dragoman.cli.chat.session import ChatSession, TurnEnd
 from dragoman.cli.chat.slash_commands import add_attachments
 from dragoman.cli.hub_client.client import HubClient
-from dragoman.cli.terminal import make_console, print_note
+from dragoman.cli.terminal import escape_controls, make_console, print_note
 
 EXIT_CODES: dict[TurnEnd, int] = {"done": 0, "failed": 1, "stopped": 130}
 
@@ -36,7 +36,7 @@ class JsonLinesRenderer(EventRenderer):
 
     def render(self, batch: Sequence[events.Event]) -> None:
         for event in batch:
-            typer.echo(events.encode(event).decode())
+            typer.echo(escape_controls(events.encode(event).decode()))
             self.failed = self.failed or isinstance(event, events.ErrorEvent)
             if isinstance(event, events.Abort | events.Finish):
                 self.reason = self.reason or ("aborted" if isinstance(event, events.Abort) else "stop")

@@ -24,7 +24,6 @@ from dragoman.errors import CallError, CallTimeout
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.files.operations import reading_operations
-from dragoman.tools.files.protected_files import ProtectedFiles
 from dragoman.tools.files.roots import Roots
 from dragoman.tools.files.scope import FileScope, OneScope
 from dragoman.tools.files.scoped_operations import writing_operations
@@ -33,7 +32,6 @@ from dragoman.tools.shell.environment import shell_environ
 
 SHELL_SECONDS = 120
 MAX_SHELL_SECONDS = 1_800
-GIT_FOLDER = ".git"
 
 
 class ShellOutput(TypedDict):
@@ -49,8 +47,7 @@ class ShellOutput(TypedDict):
 def worktree_operations(worktrees: Worktrees, task: WorktreeTask) -> Sequence[Operation]:
     """Return the operations of the worktree of a task."""
     root = Path(task.worktree)
-    protected = ProtectedFiles(names=[GIT_FOLDER])
-    files = OneScope(FileScope(Roots(root), writable=["."], protected=protected))
+    files = OneScope(FileScope(Roots(root), writable=["."]))
     return [
         *reading_operations(files, identity_aware=False),
         *writing_operations(files),

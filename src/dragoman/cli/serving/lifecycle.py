@@ -192,6 +192,7 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
             print_line(f"dragoman: listening on {here.url}")
         else:
             worker.report_ready(stop.set)
+        here.hub.load_prices()
         await stop.wait()
         reloading.cancel()
         if here.hub.fence.is_closed:

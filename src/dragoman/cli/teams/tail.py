@@ -16,7 +16,7 @@ import typer
 from dragoman.cli.access.question_prompt import spell_invisible
 from dragoman.cli.hub_client.connect import HubTarget, connect
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
-from dragoman.cli.terminal import examples, print_line, print_note, truncate
+from dragoman.cli.terminal import escape_controls, examples, print_line, print_note, truncate
 from dragoman.errors import DragomanError, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class TeamTail:
 
     def _print(self, event: Json, team: str) -> None:
         if self._as_json:
-            typer.echo(msgspec.json.encode({**event, "team": team}).decode())
+            typer.echo(escape_controls(msgspec.json.encode({**event, "team": team}).decode()))
             sys.stdout.flush()
             return
         line = describe(event)

@@ -200,15 +200,16 @@ class OfferedTools:
             self._pins |= {pin.name: pin for pin in pins}
 
     async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
-        """Make the registry hold exactly these, removals first; collect the problems of those that fail."""
+        """Make the registry hold exactly these; collect the problems of those that fail.
+
+        What is not offered any more goes first. A changed one is replaced at once.
+        """
         size = len(definitions) * USUAL_BYTES
         wanted = await offload(size, partial(select_definitions, definitions, self._spec))
         slices = Slices()  # the schemas of operations are compiled
         for name in list(self._operations):  # not the operations: each is freed when it is removed
             await slices.rest()
-            entry = self._operations.get(name)
-            if entry is not None and (name not in wanted or wanted[name].hash != entry[0]):
-                del entry
+            if name not in wanted:
                 self._remove_operation(name)
         messages = list(problems)
         for each in wanted.values():
@@ -217,11 +218,17 @@ class OfferedTools:
         self.problems = tuple(dict.fromkeys(messages))
 
     async def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
-        if definition.name in self._operations:
+        entry = self._operations.get(definition.name)
+        if entry is not None and entry[0] == definition.hash:
             return ()
+        del entry  # its operation is freed when it is removed
         make = partial(make_operation, definition, self._spec, gate=self._gate, call=self._make_call)
         try:
-            made = await offload(schema_size(definition), make)
+            try:
+                made = await offload(schema_size(definition), make)
+            finally:
+                if definition.name in self._operations:
+                    self._remove_operation(definition.name)
             self._registry.add(made)
         except (ConfigError, Conflict) as error:
             return (f"tool {definition.name!r} is left out: {error.message}",)

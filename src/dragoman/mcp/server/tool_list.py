@@ -16,6 +16,7 @@ from dragoman.operations.meta_tools import META_TOOLS, META_TOOLS_BY_ID
 from dragoman.operations.operation import MAX_DESCRIPTION_LENGTH, Effect, Operation
 from dragoman.operations.registry import Registry
 from dragoman.operations.sanitize import sanitize_text
+from dragoman.wire.tool_names import fit_tool_name
 
 log = logging.getLogger(__name__)
 
@@ -175,4 +176,4 @@ def examples_of(pattern: str, examples: Sequence[str]) -> Sequence[str]:
 
 def tool_name(id: str) -> str:
     """Return an id as a tool name that every client accepts: letters, digits, - and _, at most 64."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", id)[:NAME_LIMIT]
+    return fit_tool_name(id, NAME_LIMIT)

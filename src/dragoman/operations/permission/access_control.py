@@ -54,6 +54,8 @@ class AccessControl:
         """May be replaced; later calls use the new one."""
         self.restrictions: list[Restriction] = []
         """Asked about each call beside the policy; the strictest verdict counts."""
+        self.refreshers: list[Callable[[Context], None]] = []
+        """Called before each call is looked up: what restricts it may have changed."""
         self.standing = StandingRules()
         """What is not asked about any more."""
         self.approvals = approvals

@@ -143,7 +143,7 @@ class TurnSource:
         }
         return {name: value for name, value in metadata.items() if value is not None}
 
-    async def run(self) -> AsyncGenerator[Batch, None]:
+    async def run(self, _: e.DeltaHandler | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the events of the turn, `start` to `finish`. Raises RunnerGone, CallDenied."""
         spec = self.turn
         yield [e.Start(spec.fold.id, {"agent": "runner"}), *spec.input_events]

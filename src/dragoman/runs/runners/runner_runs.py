@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -21,7 +22,8 @@ from dragoman.fold import Fold
 from dragoman.hub_events.domain_events import SessionEvents
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message
+from dragoman.messages import Message, messages_size
+from dragoman.offload import offload
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.operations.replayed_calls import ReplayedCalls
@@ -176,7 +178,8 @@ class RunnerRuns:
         """Store that a run begins, or continues; with no host where it is not to begin here."""
         stored = await self._store.messages.list(session.id)
         if cut_off is None:
-            plan = make_plan(request.action, stored, new_id=new_id("msg"))
+            planning = partial(make_plan, request.action, stored, new_id=new_id("msg"))
+            plan = await offload(messages_size(stored), planning)
             row = new_row(request, plan, agent=RUNNER_SPEC, identity=identity, now=time.time())
         else:
             plan, row = plan_after_crash(cut_off.answer, stored), cut_off.row

@@ -9,12 +9,14 @@ import msgspec
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.http.asgi_exchange import Exchange
+from dragoman.operations.sanitize import sanitize_text
 from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository
 from dragoman.usage_limits import Limits
 
 log = logging.getLogger(__name__)
 MAX_BODY = 65_536
 MAX_NAME = 200  # characters of an owner or a label
+BLANK = "\u2800"  # Braille without dots is printable, but no space
 MAX_GRACE = 30 * 86_400.0
 DEFAULT_GRACE = 86_400.0
 FIELDS = ("name", "scopes", "models", "limits", "expires_at")
@@ -108,8 +110,11 @@ def parse_key_body(payload: Any) -> KeyBody:
     except msgspec.ValidationError as error:
         raise BadRequest(f"the body is invalid: {error}") from None
     for field, text in (("owner", body.owner), ("name", body.name)):
-        if text is not None and not (0 < len(text) <= MAX_NAME and text.isprintable()):
-            raise BadRequest(f"{field} must be 1 to {MAX_NAME} printable characters", field=field)
+        if text is None:
+            continue
+        if not text.isprintable() or not sanitize_text(text, MAX_NAME).strip(BLANK) or len(text) > MAX_NAME:
+            message = f"{field} must be 1 to {MAX_NAME} printable characters, one of them visible"
+            raise BadRequest(message, field=field)
     return body
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from dragoman.agent.spec import AgentSpec
@@ -10,7 +11,10 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.server.app.teams import describe_team, subagent_operations
+from dragoman.teams.plugins.service import is_plugin
 from dragoman.teams.registry import TeamRegistry
+
+log = logging.getLogger(__name__)
 
 
 class CallableAgents:
@@ -28,10 +32,11 @@ class CallableAgents:
     def build(self, agents: Mapping[str, AgentSpec], teams: TeamRegistry) -> Sequence[Operation]:
         """Return the agents with a description, and the sub-agents of teams, as operations.
 
-        Raises ConfigError when an id is taken.
+        Raises ConfigError when an id is taken. A plugin takes none: what people have written goes first.
         """
         found: dict[str, Operation] = {}
-        taken = {each.id.lower() for each in self._registry.list()} - set(self._registered)
+        others = (each.id.lower() for each in self._registry.list() if not is_plugin(each))
+        taken = set(others) - set(self._registered)
         for name in agents:
             team = teams.find(name)
             if team is None:
@@ -46,9 +51,14 @@ class CallableAgents:
         return list(found.values())
 
     def replace(self, operations: Sequence[Operation]) -> None:
-        """Replace the registered agents by these operations."""
+        """Replace the registered agents, and plugins of the same ids, by these operations."""
         while self._registered:
             self._registry.remove(self._registered.pop())
+        ids = {each.id.lower() for each in operations}
+        for plugin in filter(is_plugin, self._registry.list()):
+            if plugin.id.lower() in ids:
+                log.warning("the plugin %s is left out: there is a sub-agent of this name", plugin.id)
+                self._registry.remove(plugin.id)
         for operation in operations:
             self._registry.add(operation)
             self._registered.append(operation.id.lower())

@@ -37,6 +37,7 @@ from dragoman.store.store import Store
 log = logging.getLogger(__name__)
 
 FOLLOW_INTERVAL = 5.0  # seconds between two looks at what other hosts have added and approved
+SHARED_WAIT = 1.0  # seconds that a start waits for the operations of other hosts
 MIN_SECRET_LENGTH = 8  # characters of a secret: a shorter one would mask ordinary words
 MIN_VARIABLE_LENGTH = 12  # characters of an environment variable that may hold a secret
 
@@ -74,6 +75,7 @@ class ExternalOperations:
         self._store = store
         self._environment = environment
         self._lock = asyncio.Lock()
+        self._is_shared = asyncio.Event()
         self._last_added: dict[str, McpServerConfig] = {}  # added servers, as last read
         self._versions: Mapping[str, str] = {}  # of their rows
 
@@ -89,17 +91,28 @@ class ExternalOperations:
     async def share_operations(self, client: HostClient | None, shared_budgets: SharedBudgets) -> None:
         """Register the operations of spokes of other hosts, until cancelled; nothing without other hosts."""
         own_id = self._store.host_id
-        if client is not None and own_id is not None:
+        if client is None or own_id is None:
+            self._is_shared.set()
+        else:
             others = HostOperations(
                 self._registry,
                 client,
                 hosts=self._store.hosts,
                 own_id=own_id,
                 shared_budgets=shared_budgets,
+                grace=self._config.spokes.grace,
             )
             self._store.signals.subscribe("spokes", others.look)
             self.switchboard.operations.other_hosts = others
+            await others.try_poll()
+            self._is_shared.set()
             await others.run()
+
+    async def wait_shared(self) -> None:
+        """Wait until operations of other hosts are registered, but not for long: a host may be mute."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHARED_WAIT):
+                await self._is_shared.wait()
 
     async def follow_other_hosts(self) -> None:
         """Run the MCP servers that other hosts add, and apply the approvals that they give, until cancelled.

@@ -105,6 +105,7 @@ class Hub:
         self.runners = add_runners(config, services, runs=self.runs)
         tasks = self.team_tasks = add_team_tasks(config, services, runs=self.runs)
         self.triggers = TeamTriggers(config, services, tasks=tasks, metrics=metrics, meter=self.meter)
+        self.spoke_calls = share_spokes(services, self.meter)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
@@ -112,8 +113,7 @@ class Hub:
         self._callable_agents.register(setup.roster.agents, services.teams.registry)
         self.metrics, metrics.sources = metrics, self._metric_sources()
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
-        periods = config.retention_periods
-        self.retention = RetentionPurge.of(services.store, periods, count=metrics.rows_deleted)
+        self.retention = RetentionPurge.of(self.store, config.retention_periods, count=metrics.rows_deleted)
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.fence = FenceGate(self.endpoints.app)
@@ -193,13 +193,13 @@ class Hub:
             # Closed after the runs: viewers at other hosts get their last events.
             await stack.enter_async_context(listen_for_hosts(config.hosts, services, *hub.internal_routes()))
             stack.push_async_callback(hub.stop)
-            hub.load_prices()
             hub.engine.start(hub.queued_turns.execute)
             for job in hub._background_jobs(config):
                 stack.enter_context(run_in_background(job))
             hub._watch_hosts(stack)
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
+            await outside.wait_shared()
             yield hub
 
     def _background_jobs(self, config: Config) -> Iterator[BackgroundJob]:
@@ -229,13 +229,7 @@ class Hub:
 
     def internal_routes(self) -> Sequence[HostRoutes]:
         """Return what other hosts may ask of this one."""
-        spoke_calls = SpokeCallHandlers(
-            self._services.registry,
-            self._services.calls,
-            shared_budgets=self.meter.shared_budgets,
-            on_change=lambda: self.store.signals.send("spokes", self.store.host_id or ""),
-        )
-        return health_routes(), self.internal_runs.routes(), spoke_calls.routes()
+        return health_routes(), self.internal_runs.routes(), self.spoke_calls.routes()
 
     async def share_operations(self) -> None:
         """Register the operations of spokes of other hosts, until cancelled."""
@@ -348,6 +342,7 @@ class Hub:
         await asyncio.gather(self.runs.close(), self.endpoints.close())
         await self.titles.close()
         await self.runners.close()
+        self.spoke_calls.close()
         await self.external.switchboard.close()
 
     async def close(self) -> None:
@@ -360,6 +355,7 @@ class Hub:
     def load_prices(self) -> None:
         """Load the price list in the background, so that the first request does not wait for it.
 
+        Not part of `open`: a hub is ready without it, and one that is opened for a moment does not need it.
         Models of one's own have no list prices: a hub with no others does without the list.
         """
         if any(each.type not in SELF_HOSTED_TYPES for each in self._config.providers.values()):
@@ -405,6 +401,17 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
         provider.on_retry = metrics.attempt_retried
         provider.on_failure = metrics.attempt_failed
     return model_setup
+
+
+def share_spokes(services: HubServices, meter: Meter) -> SpokeCallHandlers:
+    """Return what other hosts may ask of this one's spokes; they are told when the list changes."""
+    store = services.store
+    return SpokeCallHandlers(
+        services.registry,
+        services.calls,
+        shared_budgets=meter.shared_budgets,
+        on_change=lambda: store.signals.send("spokes", store.host_id or ""),
+    )
 
 
 def check_pinned(id: str, *, config: Config, services: HubServices) -> None:

@@ -117,5 +117,9 @@ def build_limits(config: Config) -> LimitTable:
     """Build the table of limits by owner and key."""
     limits = config.limits
     return LimitTable(
-        default_key=limits.key, default_owner=limits.owner, by_owner=limits.owners, unpriced=limits.unpriced
+        default_key=limits.key,
+        default_owner=limits.owner,
+        by_owner=limits.owners,
+        unpriced=limits.unpriced,
+        named_documents=limits.named_documents,
     )

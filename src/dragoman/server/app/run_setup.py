@@ -29,6 +29,7 @@ def run_settings(config: Config, services: HubServices, *, meter: Meter) -> RunS
         hooks=services.hooks.loop if services.hooks else None,
         webhook=config.webhooks.url,
         write_usage=meter.ledger.flush,
+        submit_usage=meter.ledger.write_batch,
     )
 
 

@@ -64,16 +64,24 @@ class TeamTools:
     def __init__(self, config: Config, hooks: Hooks, *, stack: AsyncExitStack) -> None:
         self._config = config
         self._stack = stack
-        self._background = BackgroundCommands()
+        self._hooks = hooks
+        self._follows_runs = False
+        self._background = BackgroundCommands(on_start=self._follow_runs)
         self._browsers: TeamBrowsers | None = None
         self._has_teams = teams_folder(config) is not None
-        if self._has_teams:
-            hooks.on("run_end", self._end_browsers, name="end_browsers")
         if self._has_teams and config.shell != "off":
             guard = confirm_destructive()
             hooks.on("pre_tool_use", guard, name="confirm_destructive", match=("shell.run",))
-            hooks.on("run_end", self._end_commands, name="end_commands")
             stack.push_async_callback(self._background.close)
+        elif self._has_teams:
+            self._follow_runs()
+
+    def _follow_runs(self) -> None:
+        """Call hooks at the ends of runs from now on: not before there is something to end with them."""
+        if not self._follows_runs:
+            self._follows_runs = True
+            self._hooks.on("run_end", self._end_browsers, name="end_browsers")
+            self._hooks.on("run_end", self._end_commands, name="end_commands")
 
     async def open(self, services: ToolServices, *, access: AccessControl) -> None:
         """Register the operations. The file operations of the hub become those of teams, too."""
@@ -120,12 +128,13 @@ class TeamTools:
         access.restrictions.append(plugins.restrict)
         for operation in plugin_operations(plugins, teams):
             services.registry.add(operation)
-        if services.store.host_id is not None:
+        is_shared = services.store.host_id is not None
+        if is_shared:
             wakeup = Wakeup()
             services.store.signals.subscribe("definitions", wakeup.wake)
             self._stack.enter_context(run_in_background(partial(plugins.follow, wakeup)))
         try:
-            await plugins.load()
+            await (plugins.refresh() if is_shared else plugins.load())
         except Unavailable as error:
             log.warning("plugins of teams are not there before the next start: %s", error.message)
 
@@ -136,7 +145,7 @@ class TeamTools:
             command=config.command, executable=config.executable, sandbox=config.sandbox
         )
         web = web_settings(self._config) or WebSettings()
-        self._browsers = TeamBrowsers(teams.registry, settings, web=web)
+        self._browsers = TeamBrowsers(teams.registry, settings, web=web, on_use=self._follow_runs)
         self._stack.push_async_callback(self._browsers.close)
         return BrowserOperations(self._browsers).all()
 

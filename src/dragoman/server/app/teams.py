@@ -54,7 +54,10 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
         """Read the teams of a configuration, and restrict them to what they may call. ConfigError."""
         registry = TeamRegistry(teams_folder(config), lambda path: read_team_file(path, environ))
         skills = ActiveSkills(registry, store.calls)
-        access.restrictions += [AllowedTools(registry), skills.restrict]
+        allowed_tools = AllowedTools(registry)
+        access.restrictions += [allowed_tools, skills.restrict]
+        if registry.root is not None:
+            access.refreshers.append(allowed_tools.refresh)
         registry.load()
         check_names(config, registry)
         return cls(

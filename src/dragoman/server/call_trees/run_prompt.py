@@ -7,6 +7,7 @@ session as it is stored. Hooks, briefings and the limits of the context may have
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -15,7 +16,8 @@ from dragoman.agent.spec import AgentSpec
 from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import BadRequest
 from dragoman.identity import Identity
-from dragoman.messages import Message, encode_messages
+from dragoman.messages import Message, encode_messages, messages_size
+from dragoman.offload import offload
 from dragoman.operations.context import Context
 from dragoman.runs.run_factory import RunFactory
 from dragoman.store.runs import RunRecord
@@ -51,7 +53,7 @@ class PromptReader:
             "instructions": agent.instructions if agent is not None and is_shown else None,
             "hidden": [] if is_shown else ["instructions"],
             "tools": tools,
-            "messages": msgspec.Raw(encode_messages(before)),
+            "messages": msgspec.Raw(await offload(messages_size(before), partial(encode_messages, before))),
         }
 
     def _find_agent(self, run: RunRecord) -> AgentSpec | None:

@@ -35,6 +35,7 @@ MEDIA_TYPES: Mapping[str, str] = {
     ".woff2": "font/woff2",
 }
 ENCODINGS: Mapping[str, str] = {"br": ".br", "gzip": ".gz"}
+INDEX = "index.html"  # no asset has this name: it has no hash, and no media type of an asset
 RELATIVE_ASSETS, RELATIVE_DOCS = b'"./assets/', b'"../docs'
 NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8">
 <title>Dragoman: console not installed</title>
@@ -52,12 +53,15 @@ def is_built() -> bool:
 
 
 class ConsolePages:
-    """Handlers of `/console` and everything below it. A file is read on its first request."""
+    """Handlers of `/console` and everything below it.
+
+    The first request reads all files, about 1.6 MB: a page finds its scripts as long as the hub runs, also
+    after the package was replaced on the disk.
+    """
 
     def __init__(self, folder: Traversable | None = None) -> None:
         self._folder = folder or files("dragoman.server.console") / "static"
-        self._assets: dict[str, Traversable] | None = None
-        self._contents: dict[str, bytes] = {}
+        self._contents: Mapping[str, bytes] = {}
 
     async def redirect(self, exchange: Exchange) -> None:
         """Lead from `/console` to `/console/`, from which the page's addresses are relative."""
@@ -65,7 +69,7 @@ class ConsolePages:
 
     async def page(self, exchange: Exchange) -> None:
         """Respond with the page, whatever the address below `/console/` is."""
-        content = await self._read("index.html", self._folder / "index.html")
+        content = (await self._read_files()).get(INDEX)
         up = b"../" * exchange.raw_path.removeprefix("/console/").count("/")
         if content is None:
             await self._respond_html(
@@ -77,9 +81,9 @@ class ConsolePages:
     async def asset(self, exchange: Exchange) -> None:
         """Respond with a script or style, compressed as the client accepts it. Its name has its hash."""
         name = exchange.path_params["name"]
-        assets = await asyncio.to_thread(self._list_assets)
+        contents = await self._read_files()
         media_type = MEDIA_TYPES.get(PurePosixPath(name).suffix)
-        if name not in assets or media_type is None:
+        if name not in contents or media_type is None:
             raise NotFound(f"the console has no file {name[:100]!r}", hint="reload the page")
         headers = {
             **HEADERS,
@@ -89,11 +93,10 @@ class ConsolePages:
         }
         accepted = accepted_encodings(exchange.headers.get("accept-encoding", ""))
         for encoding, suffix in ENCODINGS.items():
-            if encoding in accepted and name + suffix in assets:
+            if encoding in accepted and name + suffix in contents:
                 name, headers["content-encoding"] = name + suffix, encoding
                 break
-        content = await self._read(name, assets[name])
-        await exchange.respond(200, content, headers=headers)
+        await exchange.respond(200, contents[name], headers=headers)
 
     async def _respond_html(self, exchange: Exchange, content: bytes) -> None:
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
@@ -104,19 +107,19 @@ class ConsolePages:
         headers["content-type"] = "text/html; charset=utf-8"
         await exchange.respond(200, content, headers=headers)
 
-    def _list_assets(self) -> Mapping[str, Traversable]:
-        if self._assets is None:
-            folder = self._folder / "assets"
-            self._assets = {each.name: each for each in folder.iterdir()} if folder.is_dir() else {}
-        return self._assets
+    async def _read_files(self) -> Mapping[str, bytes]:
+        if not self._contents:
+            self._contents = await asyncio.to_thread(read_console, self._folder)
+        return self._contents
 
-    async def _read(self, name: str, file: Traversable) -> bytes | None:
-        if name not in self._contents:
-            try:
-                self._contents[name] = await asyncio.to_thread(file.read_bytes)
-            except FileNotFoundError:
-                return None
-        return self._contents[name]
+
+def read_console(folder: Traversable) -> Mapping[str, bytes]:
+    """Read the page and its assets by their names; nothing without a page, or while one is replaced."""
+    try:
+        contents = {each.name: each.read_bytes() for each in (folder / "assets").iterdir()}
+        return {**contents, INDEX: (folder / INDEX).read_bytes()}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def accepted_encodings(header: str) -> set[str]:

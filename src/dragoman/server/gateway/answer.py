@@ -13,8 +13,7 @@ from functools import partial
 from typing import Self
 
 from dragoman import events as e
-from dragoman.accounts.model_call import EventAnswer
-from dragoman.accounts.upstream_answer import AnswerProgress
+from dragoman.accounts.upstream_answer import AnswerProgress, EventAnswer
 from dragoman.agent import run_end
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
@@ -26,7 +25,7 @@ from dragoman.server.gateway.dialects import AnswerEncoder
 from dragoman.server.streaming import encode_batch
 from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
-from dragoman.wire.json_codec import BYTE_ORDER_MARK
+from dragoman.wire.json_codec import BYTE_ORDER_MARK, is_part_of_mark, text_start
 from dragoman.wire.tap import AnswerSummary, AnswerTap
 from dragoman.wire.unsupported_content import UNCERTAIN_EVENTS, omitted_content
 
@@ -42,15 +41,23 @@ Send = Callable[[Callable[[RelayedResponse], Awaitable[None]]], Awaitable[None]]
 class TranslatedAnswer:
     """An answer made of events, for a client of another family or of one of the hub's own dialects.
 
-    Without an `encoder` the client gets a document: `start` then collects all `events`.
+    Without an `encoder` the client gets a document: `start` then collects all `events`. `start` first awaits
+    `check`, which raises BadRequest for what the provider cannot be asked.
     """
 
     def __init__(
-        self, answer: EventAnswer, *, encoder: AnswerEncoder | None, family: Family, limits: AnswerLimits
+        self,
+        answer: EventAnswer,
+        *,
+        check: Callable[[], Awaitable[None]] | None = None,
+        encoder: AnswerEncoder | None,
+        family: Family,
+        limits: AnswerLimits,
     ) -> None:
         self.encoder = encoder
         self.events: list[e.Event] = []
         self._answer = answer
+        self._check = check
         self._limits = limits
         self._family = family
         self._omitted: list[str] = []
@@ -78,6 +85,8 @@ class TranslatedAnswer:
 
     async def start(self) -> Self:
         """See `UpstreamAnswer.start`."""
+        if self._check is not None:
+            await self._check()
         await self._answer.start()
         if self.encoder is None:
             while (batch := await self._answer.receive()) is not None:
@@ -217,9 +226,14 @@ class RelayedAnswer:
 
     async def _read_stream(self, response: RelayedResponse, tap: AnswerTap) -> None:
         is_blank = True  # some servers send white space until they have the document
+        start = b""  # a part of a byte order mark
         while not self._first_bytes:
-            raw = await response.receive()
-            text = raw.removeprefix(BYTE_ORDER_MARK).lstrip() if is_blank else b""
+            received = await response.receive()
+            raw, start = start + received, b""
+            if is_blank and received and is_part_of_mark(raw):
+                start = raw
+                continue
+            text = text_start(raw) if is_blank else b""
             is_blank = is_blank and not text
             if text.startswith(DOCUMENT_STARTS):
                 self._tap = None

@@ -14,16 +14,25 @@ from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, token_factor
-from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable, release_frames
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    NotFound,
+    ProviderError,
+    Unavailable,
+    UnknownThread,
+    release_frames,
+)
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.large_json import SMALL, weigh
+from dragoman.identity import Identity
+from dragoman.large_json import FEW_FIELDS, SMALL, weigh
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.routing import ModelRoutes, Route, require_model_access
+from dragoman.providers.routing import ModelRoutes, Route, require_advisor_access, require_model_access
 from dragoman.server.gateway.dialects import (
     ChatCompletionsDialect,
     ClientDialect,
@@ -31,7 +40,7 @@ from dragoman.server.gateway.dialects import (
     MessagesDialect,
 )
 from dragoman.server.gateway.model_catalog import ModelCatalog
-from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
+from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan, is_relayed
 from dragoman.server.gateway.response_headers import request_id_headers
 from dragoman.server.http.endpoint import unknown_address
 from dragoman.server.http.request_log import assign_request_id
@@ -40,8 +49,9 @@ from dragoman.suggestions import suggest
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
+from dragoman.wire.named_files import NamedFiles, may_name_files
 from dragoman.wire.openai.document_tap import read_document
-from dragoman.wire.token_estimate import estimate_input
+from dragoman.wire.token_estimate import MAX_IMAGE_TOKENS, estimate_input
 
 log = logging.getLogger(__name__)
 SMALL_BODY = 64 * 1024  # bytes; the tokens of a longer body are estimated by its content
@@ -177,6 +187,8 @@ class Gateway:
             if prepare is not None:
                 body = await prepare(body)
             plan = await self._plan(exchange, dialect, body=body)
+            if plan.head.continues_thread and isinstance(dialect, MessagesDialect):
+                self._check_thread(exchange.identity)
             origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
             payment = Payment(origin, price=self.catalog.price, meter=self._meter)
             request = GatewayRequest(plan, exchange, payment=payment)
@@ -188,12 +200,23 @@ class Gateway:
         finally:
             self._metrics.request_ended(dialect.endpoint)
 
+    def _check_thread(self, identity: Identity) -> None:
+        """Raise UnknownThread, after which clients send the whole conversation, if it has to be counted."""
+        if self._meter.counts_prompts(identity):
+            raise UnknownThread(
+                "a key or owner with a limit of tokens or money continues no threads",
+                field="thread",
+                hint="send all messages, without `thread`: the hub cannot count what it does not see",
+            )
+
     async def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
         size = len(body)
         head = RawRequestBody(body) if size <= SMALL else await offload(size, lambda: RawRequestBody(body))
         routes = self.routes(exchange, head)
+        limits_prompts = may_name_files(body) and self._meter.counts_prompts(exchange.identity)
+        named = await offload(weigh(body), head.count_named_files) if limits_prompts else NamedFiles()
         parsed = None
-        if size > SMALL_BODY and dialect is not EMBEDDINGS:
+        if size > FEW_FIELDS and dialect is not EMBEDDINGS and needs_parsing(dialect, body, routes=routes):
             parsed = await offload(weigh(body), lambda: parse_request(dialect, body, route=routes.first))
         return RequestPlan(
             dialect=dialect,
@@ -204,6 +227,8 @@ class Gateway:
             input_tokens=parsed.tokens
             if isinstance(parsed, ParsedBody)
             else max(1, size // CHARACTERS_PER_TOKEN),
+            unseen_tokens=round(named.images * MAX_IMAGE_TOKENS)
+            + (self._meter.limits.named_documents if named.documents else 0),
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
             limits=self._settings.answer_limits,
@@ -227,6 +252,10 @@ class Gateway:
                 hint=f"this key may use {list(allowed)}",
             ) from None
         require_model_access(allowed, head.model, routing=catalog.routing)
+        for advisor in head.advisors:
+            for route in routes.routes:
+                name = f"{route.provider.name}/{advisor.model}"
+                require_advisor_access(allowed, name, routing=catalog.routing)
         return routes
 
     def _model_object(self, name: str) -> dict[str, Any]:
@@ -247,6 +276,16 @@ class ParsedBody(NamedTuple):
 
     request: ClientRequest
     tokens: int
+
+
+def needs_parsing(dialect: ClientDialect, body: bytes, *, routes: ModelRoutes) -> bool:
+    """Return whether a body is parsed before its model call begins, which may do it in a thread.
+
+    A long one is, since its tokens are estimated by its content; one with many fields if it is translated.
+    """
+    if len(body) > SMALL_BODY or weigh(body) <= SMALL:
+        return len(body) > SMALL_BODY
+    return not all(is_relayed(route.provider, dialect) for route in routes.routes)
 
 
 def parse_request(dialect: ClientDialect, body: bytes, *, route: Route) -> ParsedBody | BadRequest:

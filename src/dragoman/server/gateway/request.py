@@ -7,22 +7,27 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeGuard
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.meter import Entry
-from dragoman.accounts.model_call import EventAnswer, ModelCall
+from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
-from dragoman.accounts.request_size import AnswerBounds
+from dragoman.accounts.request_size import AnswerBounds, PromptEstimate
+from dragoman.accounts.upstream_answer import EventAnswer
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
 from dragoman.http.asgi_exchange import Exchange, header_value
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.ids import new_id
+from dragoman.large_json import weigh
+from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.openai import OpenAIProvider
+from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
@@ -42,7 +47,8 @@ JSON_HEADERS = {"content-type": "application/json"}
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asks for.
 
-    `input_tokens` estimates the prompt, `parsed` is there for a long body (or what is wrong with it),
+    `input_tokens` estimates the prompt, `unseen_tokens` are the most of files that it only names and of which
+    the client's limits need to know, `parsed` is there for a long body (or what is wrong with it),
     `keep_alive` is in seconds.
     """
 
@@ -51,6 +57,7 @@ class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
     head: RawRequestBody
     routes: ModelRoutes
     input_tokens: int
+    unseen_tokens: int = 0
     parsed: ClientRequest | BadRequest | None = None
     tracing: Tracing
     keep_alive: float
@@ -74,9 +81,11 @@ class GatewayRequest:
             payment,
             plan.routes,
             open_answer=self._open_answer,
-            input_tokens=lambda: plan.input_tokens,
+            prompt=PromptEstimate(lambda: plan.input_tokens, unseen=plan.unseen_tokens),
             answer_bounds=AnswerBounds(
-                plan.head.max_output_tokens, plan.head.max_searches() if plan.head.may_search else 0
+                plan.head.max_output_tokens,
+                plan.head.max_searches() if plan.head.may_search else 0,
+                plan.head.advisors,
             ),
         )
 
@@ -124,12 +133,7 @@ class GatewayRequest:
         """Return the answer of a route: relayed where the client speaks the provider's own protocol."""
         provider, dialect = route.provider, self._plan.dialect
         self._dropped_fields, self._rejected_options = (), tuple
-        if (
-            isinstance(provider, RemoteProvider)
-            and provider.family == dialect.family
-            and dialect.relays
-            and self._hub_dialect is None
-        ):
+        if is_relayed(provider, dialect) and self._hub_dialect is None:
             return self._relay(provider, route)
         return self._translate(route)
 
@@ -203,22 +207,34 @@ class GatewayRequest:
         if self._hub_dialect is not None and parsed.request.options.get("n") not in (None, 1):
             raise BadRequest("n: the stream dialects of the hub show one answer", field="n")
         request = plan.routes.request_for(parsed.request, route)
-        dropped = [
-            *parsed.ignored_fields,
-            *unread_content(request, provider.family),
-            *unshown_options(request),
-            *provider.check(request),
-        ]
-        self._dropped_fields = list(dict.fromkeys(dropped))
-        if self._dropped_fields:
-            log.warning("%s does not support %s: dropped", route.name, format_names(self._dropped_fields))
         if isinstance(provider, RemoteProvider):
             self._rejected_options = partial(provider.rejected_options, request)
         span = plan.tracing.model_call(request, provider)
         answer = EventAnswer(provider.stream(request), span, model=route.model)
         return TranslatedAnswer(
-            answer, encoder=self._encoder(parsed), family=self._plan.dialect.family, limits=self._plan.limits
+            answer,
+            check=partial(self._check, parsed, request, route=route),
+            encoder=self._encoder(parsed),
+            family=plan.dialect.family,
+            limits=plan.limits,
         )
+
+    async def _check(self, parsed: ClientRequest, request: ModelRequest, *, route: Route) -> None:
+        """Note what a route drops of a request. BadRequest for what cannot be dropped."""
+        provider = route.provider
+
+        def find_dropped() -> list[str]:
+            dropped = [
+                *parsed.ignored_fields,
+                *unread_content(request, provider.family),
+                *unshown_options(request),
+                *provider.check(request),
+            ]
+            return list(dict.fromkeys(dropped))
+
+        self._dropped_fields = await offload(request_size(request), find_dropped)
+        if self._dropped_fields:
+            log.warning("%s does not support %s: dropped", route.name, format_names(self._dropped_fields))
 
     def _parse(self) -> ClientRequest:
         """Return the parsed request. BadRequest."""
@@ -264,7 +280,7 @@ class GatewayRequest:
                 model=answer.progress.model or self._plan.head.model,
                 input_tokens=self._plan.input_tokens,
             )
-            return await offload(answer.size, encode)
+            return await offload(answer.size + weigh(self._plan.body), encode)  # some repeat what was sent
         return answer.document if isinstance(answer, RelayedAnswer) else None
 
     async def _send_stream(self, first: bytes | None, watch: DisconnectWatch) -> None:
@@ -343,6 +359,11 @@ class GatewayRequest:
         if encoder is not None:
             return encoder.encode_error(error)
         return self._plan.dialect.error_frame(error, self._exchange.request_id)
+
+
+def is_relayed(provider: Provider, dialect: ClientDialect) -> TypeGuard[RemoteProvider]:
+    """Return whether a provider gets the requests of a dialect as they are."""
+    return isinstance(provider, RemoteProvider) and provider.family == dialect.family and dialect.relays
 
 
 def new_call_id() -> str:

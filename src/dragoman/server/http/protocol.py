@@ -18,10 +18,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from dragoman.flag import Flag
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
-from dragoman.server.http.response_cycle import SCOPE_EXTENSIONS, CorkedTransport, ResponseCycle
+from dragoman.server.http.response_cycle import (
+    SCOPE_EXTENSIONS,
+    CorkedTransport,
+    LeanFlowControl,
+    ResponseCycle,
+)
 from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
 
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
+MAX_READ_AHEAD = 4  # of these, before no more is read: then nobody notices that the client has gone
 LINGER_SECONDS = 1.0  # for a refused client to read why
 LINGER_BYTES = 1_000_000  # that a refused client may still send; then nothing more is read
 MAX_REFUSED = 256  # refused connections that are told why; more are closed at once
@@ -63,6 +69,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     # With more than thirty attributes in its dict, an instance keeps a table of their names: 1.3 KiB.
     __slots__ = (
+        "_answering",
         "_body_size",
         "_header_count",
         "_limits",
@@ -90,6 +97,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._rejection: Rejection | None = None
         self._url_size = 0
         self._header_count = 0  # of those whose size was checked
+        self._answering: RequestResponseCycle | None = None  # the others wait for its response
         self._unparsed = 0  # bytes since the last callback: the parser collects them
         self._body_size = 0  # bytes since the last check of the rate
         self._unsent = 0  # bytes of the answer when the connection was closed
@@ -99,6 +107,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """See asyncio.Protocol."""
         super().connection_made(cast(asyncio.Transport, CorkedTransport(transport, self.loop)))
+        self.flow = LeanFlowControl(self.transport)
         self.address = self.client[0] if self.client else ""
         self._await_head()
         problem = self._table.add(self)
@@ -109,6 +118,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         super().connection_lost(exc)
+        answering = self._answering
+        if answering is not None and not answering.response_complete:  # uvicorn tells the last request only
+            answering.disconnected = True
+            answering.message_event.set()
         self.deadline = NEVER
         self._table.remove(self)
 
@@ -293,10 +306,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.on_response_complete,
         )
         if before is None or before.response_complete:
+            self._answering = self.cycle
             self._start_asgi_task(self.cycle, self.app)
-        else:
+            return
+        cast(Any, self.pipeline).append((self.cycle, self.app))
+        if len(self.pipeline) >= MAX_READ_AHEAD:
             self.flow.pause_reading()
-            cast(Any, self.pipeline).append((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
@@ -318,11 +333,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """See uvicorn, which has a timer for each idle connection where the table has one for all."""
         self.server_state.total_requests += 1
+        self._answering = None
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*cast(Any, self.pipeline).pop(0))
+            self._answering, app = cast(Any, self.pipeline).pop(0)
+            self._start_asgi_task(self._answering, app)
         elif self._phase == "answer":
             self._await_request()
         elif self._phase != "closing":

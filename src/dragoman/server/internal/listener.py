@@ -16,6 +16,7 @@ from dragoman.server.http.listener import bind_listener, build_server, keep_date
 OUTSIDE = ("192.0.2.1", 9)  # of RFC 5737: nothing is sent there
 CONNECTIONS = 4_096
 LIMITS = ConnectionLimits(connections=CONNECTIONS, per_address=CONNECTIONS, idle_timeout=75.0)
+UNACKNOWLEDGED = 15.0  # seconds after which a host whose packets do not arrive counts as disconnected
 
 
 @asynccontextmanager
@@ -27,6 +28,7 @@ async def open_internal_listener(app: ASGIApp, listen: str, *, url: str | None) 
     """
     address, _, port = listen.rpartition(":")
     listener = bind_listener(address.strip("[]"), int(port))
+    limit_unacknowledged(listener)
     server = build_server(app, LIMITS)
     await server.startup(sockets=[listener])
     ticking = asyncio.create_task(keep_date(server))
@@ -36,6 +38,16 @@ async def open_internal_listener(app: ASGIApp, listen: str, *, url: str | None) 
         ticking.cancel()
         await server.shutdown(sockets=[listener])
         listener.close()
+
+
+def limit_unacknowledged(listener: socket.socket) -> None:
+    """Reset a connection whose other end is cut off: a streamed response has a line every few seconds.
+
+    By default the system tries for a quarter of an hour, while a call goes on that its caller has given
+    up, and a run counts as followed.
+    """
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted sockets inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED * 1_000))
 
 
 def reachable_url(listener: socket.socket) -> str:

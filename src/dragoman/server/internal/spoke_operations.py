@@ -16,7 +16,16 @@ import msgspec
 
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.agent.tools.tool_execution import MAX_DATA_NAMES
-from dragoman.errors import BadRequest, CallError, CallTimeout, Conflict, DragomanError, NotFound, TooLarge
+from dragoman.errors import (
+    BadRequest,
+    CallError,
+    CallTimeout,
+    Conflict,
+    DragomanError,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
 from dragoman.hosts.call_messages import (
     CALLS_PATH,
     OPERATIONS_PATH,
@@ -59,6 +68,7 @@ class SpokeOperationList:
         """`on_change` is called, soon, when the list has changed."""
         self._on_change = on_change
         self._is_change_told = True
+        self._is_closed = False
         self._boot = new_id("list")
         self._changes = 0
         self._operations: dict[str, Operation] = {}
@@ -71,13 +81,13 @@ class SpokeOperationList:
 
     def add(self, operation: Operation) -> None:
         """Note an operation that was registered."""
-        if is_of_own_spoke(operation):
+        if is_of_own_spoke(operation) and not self._is_closed:
             self._operations[operation.id] = operation
             self._note_change()
 
     def remove(self, operation: Operation) -> None:
         """Note an operation that is gone."""
-        if self._operations.pop(operation.id, None) is not None:
+        if not self._is_closed and self._operations.pop(operation.id, None) is not None:
             self._note_change()
 
     def _note_change(self) -> None:
@@ -91,11 +101,20 @@ class SpokeOperationList:
         self._on_change()
 
     def get(self, id: str) -> Operation:
-        """Return an operation. NotFound."""
+        """Return an operation. NotFound, or Unavailable once this host stops."""
+        if self._is_closed:
+            raise Unavailable(
+                f"the host of {id} is shutting down",
+                hint="call it again in a few seconds: its spoke reconnects",
+            )
         operation = self._operations.get(id)
         if operation is None:
             raise NotFound(f"no spoke of this host serves {id!r} any more")
         return operation
+
+    def close(self) -> None:
+        """Leave the list as it is: the spokes of this host go now, and come back at others."""
+        self._is_closed = True
 
     def shared(self, version: str | None) -> SharedOperations:
         """Return what other hosts are told that have this version."""
@@ -127,6 +146,10 @@ class SpokeCallHandlers:
         self._operations = SpokeOperationList(registry, on_change=on_change)
         self._calls = calls
         self._accepted: dict[str, SharedCall] = {}
+
+    def close(self) -> None:
+        """Accept no more calls; other hosts keep the operations for the time that the spokes may be away."""
+        self._operations.close()
 
     def routes(self) -> HostRoutes:
         """The paths of the internal listener."""

@@ -179,21 +179,22 @@ class SessionFileHandlers:
                 page = following
             await self._store.sessions.end_import(session.id)
         except BaseException:
-            await self._store.sessions.delete(session.id)
+            await self._store.session_deletion.delete(session.id)
             raise
         return {"id": session_id_for(owner, session.id), "hubId": session.id, "messages": count}
 
     async def _create(self, session: Session, *, by: Identity) -> None:
         """Create a session to import, in place of one whose import a crash has cut off. Raises Conflict."""
         sessions, importing = self._store.sessions, replace(session, kind="importing")
+        create = partial(sessions.create, importing, by=by)
         try:
-            await sessions.create(importing, by=by)
+            await self._store.session_deletion.make_room(session.id, create)
         except Conflict:
             is_alone = self._store.membership is None  # else another host may be importing it
             before = self._started if is_alone else sessions.now() - MAX_IMPORT_SECONDS
-            if not await sessions.delete(session.id, cut_off=before):
+            if not await self._store.session_deletion.delete(session.id, cut_off=before):
                 raise
-            await sessions.create(importing, by=by)
+            await create()
 
     def _new_session(self, file: ExportedSession, *, owner: str, id: str) -> Session:
         """Return the session of a file; an agent or a model that this hub does not have is left out."""

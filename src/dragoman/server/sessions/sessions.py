@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 MAX_BODY = 65_536
 DELETED = "the session was deleted"
 MAX_PAGE = 200
+PAGE_SIZE = 262_144  # bytes, about, after which no more messages are read into a page
 MAX_RESULTS = 100
 MAX_QUERY_LENGTH = 1_000
 MAX_LABELS = 20
@@ -97,7 +99,8 @@ class SessionHandlers:
             archived_at=now if body.archived else None,
         )
         self._require_runs().check_model(session)
-        await self._store.sessions.create(session, by=exchange.identity)
+        create = partial(self._store.sessions.create, session, by=exchange.identity)
+        await self._store.session_deletion.make_room(session.id, create)
         await exchange.respond(201, await self._to_json(session, exchange.identity))
 
     async def get(self, exchange: Exchange) -> None:
@@ -134,7 +137,7 @@ class SessionHandlers:
         runs = self._require_runs()
         await runs.queue.withdraw_all(session.id)
         await runs.stop_run(session.id, DELETED)
-        await self._store.sessions.delete(session.id, by=exchange.identity)
+        await self._store.session_deletion.delete(session.id, by=exchange.identity)
         if session.runner and runs.factory.runners is not None:
             await runs.factory.runners.waiting_turns.end(session.id)
         await exchange.respond(204)
@@ -142,26 +145,41 @@ class SessionHandlers:
     async def messages(self, exchange: Exchange) -> None:
         """Return the session's messages as `UIMessage`s, including the part of one that is being written.
 
-        Those that wait for the active run to end are in `queued`, in order. A session that is not there, or
-        is another owner's, has none.
+        `?limit` and `?before=<id>` page: the last messages, or those before one, with the number of earlier
+        ones. Messages that wait for the active run to end are in `queued`, in order. A session that is not
+        there, or is another owner's, has none.
         """
         try:
             session = await self._find_readable(exchange)
         except NotFound:  # one that has no message yet: its first message makes it
             await exchange.respond(200, {"messages": []})
             return
-        current = None if self._runs is None else await self._runs.current_message(session.id)
-        stored = list(await self._store.messages.list(session.id))
-        if current is not None and stored and stored[-1].id == current.id:
-            stored[-1] = current
+        stored, earlier = await self._read_messages(session, exchange.query)
         siblings = await self._store.branches.siblings(session.id)
         if siblings:
             stored = [with_siblings(message, siblings.get(message.id)) for message in stored]
         encoded = await offload(messages_size(stored), lambda: encode_messages(stored))
-        waiting = await self._store.queued_runs.list(session.id)
+        waiting = await self._store.queued_runs.list(session.id) if "before" not in exchange.query else ()
+        count = b"" if earlier is None else b',"earlierMessages":%d' % earlier
         queued = b',"queued":%b' % msgspec.json.encode(queue_to_json(waiting)) if waiting else b""
-        body = b'{"messages":%b%b}' % (encoded, queued)
+        body = b'{"messages":%b%b%b}' % (encoded, count, queued)
         await exchange.respond(200, body, headers={"content-type": "application/json"})
+
+    async def _read_messages(
+        self, session: Session, query: Mapping[str, str]
+    ) -> tuple[Sequence[Message], int | None]:
+        """Return the messages that a request asks for, and of a page how many are before it. BadRequest."""
+        current = None if self._runs is None else await self._runs.current_message(session.id)
+        if "limit" in query or "before" in query:
+            limit, before = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE), query.get("before")
+            found, earlier = await self._store.messages.last(
+                session.id, limit=limit, size=PAGE_SIZE, before=before
+            )
+        else:
+            found, earlier = await self._store.messages.list(session.id), None
+        if current is not None and found and found[-1].id == current.id:
+            found = [*found[:-1], current]
+        return found, earlier
 
     async def queue(self, exchange: Exchange) -> None:
         """Return the messages that wait for the active run to end, in order."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from contextlib import suppress
+from functools import partial
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Receive, Scope, Send
@@ -15,6 +16,8 @@ from dragoman.http.asgi_websocket import AsgiSocket, Socket, SocketClosed
 from dragoman.http.host_origin import parse_authority, parse_origin
 from dragoman.hub_events.event_filter import EventFilter
 from dragoman.identity import Identity
+from dragoman.large_json import weigh
+from dragoman.offload import offload
 from dragoman.operations.authorization import require_scope
 from dragoman.revocable_work import ActiveWork
 from dragoman.server.auth import Auth
@@ -136,7 +139,8 @@ class SessionSocketEndpoint:
         self._unauthenticated += 1
         try:
             async with asyncio.timeout(AUTH_TIMEOUT):
-                frame = decode_frame(await socket.receive())
+                raw = (await socket.receive()).encode()
+                frame = await offload(weigh(raw), partial(decode_frame, raw))
         except TimeoutError:
             raise BadRequest("no `auth` frame arrived in time") from None
         finally:

@@ -9,6 +9,8 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import BadRequest, DragomanError
+from dragoman.json_decoding import decode_typed
+from dragoman.json_limits import check_shape
 from dragoman.wire.ui.client_request import WhenBusy
 
 AgentStatus: TypeAlias = Literal["idle", "thinking", "streaming", "tool_calling", "error"]
@@ -67,10 +69,11 @@ AnyFrame: TypeAlias = SocketKey | SocketPrompt | SocketAbort | SocketAnswer | So
 _decoder = msgspec.json.Decoder(AnyFrame)
 
 
-def decode_frame(text: str) -> AnyFrame:
-    """Return the frame in a message of a client. Raises BadRequest."""
+def decode_frame(raw: bytes) -> AnyFrame:
+    """Return the frame in a message of a client. Raises BadRequest, TooLarge."""
+    check_shape(raw)
     try:
-        frame: AnyFrame = _decoder.decode(text)
+        frame: AnyFrame = decode_typed(raw, _decoder)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise BadRequest(
             f"this is not a frame of a session's socket: {error}",

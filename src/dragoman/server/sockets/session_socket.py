@@ -6,15 +6,17 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, DragomanError, NotFound, RateLimited
+from dragoman.errors import BadRequest, DragomanError, NotFound, RateLimited, TooLarge
 from dragoman.http.asgi_websocket import Socket, SocketClosed
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.identity import Identity
 from dragoman.ids import new_id
+from dragoman.large_json import encode_large, measure, weigh
 from dragoman.messages import Message, encode, encode_messages, messages_size
 from dragoman.offload import offload
 from dragoman.operations.approval import approval_not_found
@@ -45,7 +47,7 @@ from dragoman.session_ids import session_id_for
 from dragoman.store.hub_events import HubEvent
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.wire.ui.client_request import parse_chat_request
+from dragoman.wire.ui.client_request import ChatRequest, parse_chat_request
 
 log = logging.getLogger(__name__)
 MAX_BAD_FRAMES = 20
@@ -271,7 +273,8 @@ class SessionSocket:
             try:
                 if len(text) > self._services.max_frame:
                     raise BadRequest(f"a frame has at most {self._services.max_frame} characters")
-                frame = decode_frame(text)
+                raw = text.encode()
+                frame = await offload(weigh(raw), partial(decode_frame, raw))
                 if isinstance(frame, SocketPing):
                     await self._socket.send(encode_frame("pong"))
                     continue
@@ -279,7 +282,7 @@ class SessionSocket:
                     busy = RateLimited(f"{MAX_REQUESTS} requests of this socket are in progress")
                     await self._socket.send(error_frame(busy, request_id=request_id_of(frame)))
                     continue
-            except BadRequest as error:
+            except (BadRequest, TooLarge) as error:
                 bad += 1
                 await self._socket.send(error_frame(error))
                 if bad >= MAX_BAD_FRAMES:
@@ -335,9 +338,13 @@ class SessionSocket:
             "messages": [message],
             **{name: value for name, value in optional.items() if value is not None},
         }
-        request = parse_chat_request(
-            msgspec.json.encode(fields), session_id=self._session.id, max_part=self._services.max_part
-        )
+
+        def parse() -> ChatRequest:
+            return parse_chat_request(
+                encode_large(fields), session_id=self._session.id, max_part=self._services.max_part
+            )
+
+        request = await offload(measure(fields), parse)
         caller = run_caller(self._caller, self._session.id)
         started = await self._services.runs.start_run(request, caller)
         if isinstance(started, StartedRun):

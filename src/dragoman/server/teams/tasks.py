@@ -30,6 +30,7 @@ FILTERS: Mapping[str, str] = {
     "state": "state",
     "owner": "owner",
     "correlationId": "correlation_id",
+    "text": "text",
 }
 
 
@@ -91,7 +92,7 @@ class TaskHandlers:
         await exchange.respond(202, {"id": task.id, "isNew": submitted.is_new}, headers=headers)
 
     async def list(self, exchange: Exchange) -> None:
-        """List tasks, newest first; `?team`, `?state`, `?correlationId` and `?owner` filter."""
+        """List tasks, newest first; `?team`, `?state`, `?text`, `?correlationId` and `?owner` filter."""
         query = exchange.query
         filters: Mapping[str, str] = {name: query[key] for key, name in FILTERS.items() if key in query}
         filters = restrict_owner(filters, visible_owner(exchange.identity))

@@ -13,7 +13,7 @@ from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.store.teams.trigger_records import BODY_PERIOD, TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import WebhookConfig, parse_definition
-from dragoman.teams.triggers.occurrence_input import MAX_INPUT, occurrence_input, shorten
+from dragoman.teams.triggers.occurrence_input import MAX_INPUT, MAX_LABEL, occurrence_input, shorten
 from dragoman.teams.triggers.service import (
     MAX_FIRINGS,
     NewTrigger,
@@ -39,11 +39,15 @@ class TriggerHandlers:
         self._service = service
 
     async def list(self, exchange: Exchange) -> None:
-        """List triggers by team and name; `?team` selects."""
-        query = exchange.query
+        """List triggers by team and name; `?team` and `?text` select."""
+        query, caller = exchange.query, exchange.identity
         limit = parse_limit(query.get("limit", "500"), maximum=MAX_PAGE)
-        found = await self._service.list(caller=exchange.identity, team=query.get("team"), limit=limit)
-        await exchange.respond(200, {"triggers": [trigger_to_json(each) for each in found]})
+        after = await self._service.get(query["after"], caller=caller) if "after" in query else None
+        found = await self._service.list(
+            caller=caller, team=query.get("team"), text=query.get("text") or None, after=after, limit=limit
+        )
+        last = found[-1].id if len(found) == limit else None
+        await exchange.respond(200, {"triggers": [trigger_to_json(each) for each in found], "next": last})
 
     async def create(self, exchange: Exchange) -> None:
         """Create a pending trigger; 201. The secret of a webhook is in this response only."""
@@ -159,7 +163,11 @@ def is_wanted(config: WebhookConfig, delivery: SignedDelivery) -> bool:
 
 def make_occurrence(trigger: TriggerRecord, delivery: SignedDelivery, *, now: float) -> TriggerOccurrence:
     """Return the occurrence of a delivery, named by the delivery's id."""
-    shown = {"delivery": delivery.id, "event": delivery.event, "body": delivery.body}
+    shown = {
+        "delivery": shorten(delivery.id, MAX_LABEL),
+        "event": shorten(delivery.event, MAX_LABEL),
+        "body": delivery.body,
+    }
     text = msgspec.json.encode(delivery.body).decode()
     if len(text) > MAX_INPUT:
         shown["body"] = shorten(text, MAX_INPUT)

@@ -382,13 +382,15 @@ class SpokeOperations:
         self._registry.add(made)
 
     def _update_registry(self, balancer: SpokeBalancer) -> None:
-        """Name the remaining spokes as the operation's source, or remove it with the last."""
+        """Name the remaining spokes as the operation's source; after the last, it is that of another host."""
         try:
             self._registry.remove(balancer.offer.id)
         except NotFound:
             log.debug("%s was taken out of the registry by others", balancer.offer.id)
         if balancer.spokes:
             self._registry.add(self._make_operation(balancer))
+        elif self.other_hosts is not None:
+            self.other_hosts.restore(balancer.offer.id)
 
     def _make_operation(self, balancer: SpokeBalancer) -> Operation:
         """Return the operation, for all owners or only for its own."""

@@ -394,6 +394,15 @@ def budget_window(kind: WindowKind, time: float) -> str:
             return "total"
 
 
+def window_at(window: str, time: float) -> str:
+    """Return the window of the same kind at a unix time."""
+    match window.partition(":")[0]:
+        case "day" | "month" as kind:
+            return budget_window(kind, time)
+        case _:
+            return window
+
+
 def window_bounds(window: str) -> tuple[float, float]:
     """Return the start and end of a window in unix seconds."""
     span, _, date = window.partition(":")

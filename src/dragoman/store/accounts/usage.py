@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    delete,
     func,
     literal_column,
     or_,
@@ -40,6 +41,7 @@ from dragoman.usage_record import UsageRecord
 RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
 USAGE_COLUMNS = (*TOKEN_COLUMNS, "estimated")
 COLUMNS = (*RECORD_COLUMNS, *USAGE_COLUMNS)
+CALL_COLUMNS = ("step", "call_id")  # with `run_id` the same for each attempt at a step of a run
 BATCH_SIZES = (32, 8, 1)  # records in one statement
 NO_TOTALS = (0, None, 0, *(None for _ in TOKEN_COLUMNS))
 # A record's fields and those of its tokens, in the order in which an INSERT names the columns.
@@ -64,6 +66,12 @@ class UsageStatements:
         self.of_task = compiler.compile(select_sums().join(*tasks_in_tree()))
         columns = [usage.c[name] for name in COLUMNS]
         self.get = compiler.compile(select(*columns).where(usage.c.id == bindparam("id")))
+        self.delete = compiler.compile(delete(usage).where(usage.c.id == bindparam("id")))
+        call = [usage.c[name].is_not_distinct_from(bindparam(name)) for name in CALL_COLUMNS]
+        of_run = usage.c.run_id == bindparam("run_id")  # not NULL: for `=` there is an index
+        self.list_attempts = compiler.compile(
+            select(*columns).where(of_run, *call).order_by(usage.c.started_at)
+        )
         self.insert_missing = [
             (size, compiler.compile_positional(adding(compiler, size=size))) for size in BATCH_SIZES
         ]
@@ -102,6 +110,27 @@ class UsageRepository:
                     at += size
 
         return job
+
+    def take_estimate(self, connection: DatabaseConnection, record: UsageRecord) -> UsageRecord | None:
+        """Delete and return the estimate of the call of a record, which began before: the first one after it.
+
+        None if there is none.
+        """
+        for attempt in self._attempts(connection, record):
+            if attempt.is_lost and attempt.started_at > record.started_at:
+                connection.execute(self._sql.delete, {"id": attempt.id})
+                return attempt
+        return None
+
+    def is_recorded(self, connection: DatabaseConnection, lost: UsageRecord) -> bool:
+        """Return whether the call of an estimate has a record of its own."""
+        attempts = self._attempts(connection, lost)
+        return any(each.started_at < lost.started_at and not each.tokens.estimated for each in attempts)
+
+    def _attempts(self, connection: DatabaseConnection, record: UsageRecord) -> Sequence[UsageRecord]:
+        """Return the records of all attempts at the step of a record, in the order in which they began."""
+        params = {name: getattr(record, name) for name in ("run_id", *CALL_COLUMNS)}
+        return [to_record(row) for row in connection.fetch_all(self._sql.list_attempts, params)]
 
     async def add(self, record: UsageRecord) -> None:
         """Insert a record; it is committed on return."""

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import Conflict, LimitReached
+from dragoman.operations.authorization import require_owner
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -163,8 +164,11 @@ class QueuedRunRepository:
         sql = self._sql
 
         def job(connection: DatabaseConnection) -> QueuedRun:
-            if self._sessions.lock(connection, queued.session_id) is None and session is not None:
+            stored = self._sessions.lock_any(connection, queued.session_id)
+            if session is not None and stored is None:
                 self._sessions.insert(connection, session)
+            elif session is not None and stored is not None:  # one that is being deleted is nobody's
+                require_owner(session.owner, stored.owner, resource=f"session {session.id!r}")
             params = {"session_id": queued.session_id, "message_id": queued.message_id}
             row = connection.fetch_one(sql.of_message, params)
             if row is not None:

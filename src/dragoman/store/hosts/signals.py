@@ -44,7 +44,8 @@ class Wakeup:
     async def wait(self, seconds: float) -> bool:
         """Wait so long, or until it is woken; return whether it was."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
         is_woken = self._event.is_set()
         self._event.clear()
         return is_woken

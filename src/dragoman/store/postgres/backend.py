@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from psycopg.types.numeric import IntLoader
 from sqlalchemy import ClauseElement, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.sqlite import Insert
+from sqlalchemy.exc import OperationalError
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import CommitUncertain, OutageScope
@@ -422,3 +424,15 @@ def is_outage(error: psycopg.OperationalError) -> bool:
     if any(words in text for words in REFUSALS):
         return False
     return "FATAL" not in text or any(words in text for words in TEMPORARY_REFUSALS)
+
+
+def without_database_traceback(record: logging.LogRecord) -> bool:
+    """Filter a library's log records: an outage loses its traceback, which names the database, for its type.
+
+    The hub logs an outage itself, once.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, OperationalError | psycopg.OperationalError):
+        record.msg, record.args = f"{record.getMessage()} {type(error).__name__}", None
+        record.exc_info = record.exc_text = None
+    return True

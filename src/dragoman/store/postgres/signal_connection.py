@@ -2,6 +2,9 @@
 
 A thread waits for the server and for what is to be sent. Notifications are few and short: each takes a lock
 of the whole database for a moment, and reaches every host. Live text goes from host to host instead.
+
+No transaction of a run notifies: one session that listens and stays in a transaction lets the queue of the
+server fill up, and every commit that notifies then fails. Signals wait here meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from psycopg import sql
 from dragoman.errors import StoreError
 from dragoman.ids import new_id
 from dragoman.store.hosts.signals import HostSignals
-from dragoman.store.postgres.connection import RawConnection
+from dragoman.store.postgres.connection import RawConnection, is_closed
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL = 10.0  # seconds without a word after which the connection is tried
 RETRY_INTERVAL = 0.5  # seconds between two attempts to connect
 MAX_WAITING = 10_000  # signals that wait for a connection; what is more is dropped, as in a gap
 CHANNEL = "SELECT 'dragoman_' || md5(current_schema())"  # a channel is one of the database, not of the schema
+REFUSED = (
+    "signals to other hosts wait, because the server refuses them (%s): if its queue is full, "
+    "end the session that listens and is idle in a transaction"
+)
 NOTIFY = "SELECT pg_notify(%s, signal) FROM unnest(%s::text[]) AS signal"
 
 
@@ -40,6 +47,7 @@ class SignalConnection:
         self._loop = asyncio.get_running_loop()
         self._guard = threading.Lock()
         self._waiting: list[str] = []
+        self._is_refused = False  # whether the server takes no signals, as far as is known
         self._is_stopping = False
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -90,17 +98,37 @@ class SignalConnection:
         raw.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
         self._call(self._signals.note_gap)
         while True:
-            texts = self._take()
-            if texts:
-                raw.execute(NOTIFY, (channel, texts))
+            self._is_refused = not self._send(raw, channel)
             if self._is_stopping:
                 return
-            ready = wait_readable(raw.fileno(), self._wake_reader, seconds=CHECK_INTERVAL)
+            if self._is_refused:
+                ready = wait_readable(raw.fileno(), seconds=RETRY_INTERVAL)
+            else:
+                ready = wait_readable(raw.fileno(), self._wake_reader, seconds=CHECK_INTERVAL)
             if not ready:
                 raw.execute("SELECT")
             elif raw.fileno() in ready:
                 self._read(raw)
             self._drain()
+
+    def _send(self, raw: RawConnection, channel: str) -> bool:
+        """Send what waits; False if the server does not take it now: then it goes on waiting.
+
+        So does what a lost connection may not have carried. Raises psycopg.Error.
+        """
+        texts = self._take()
+        try:
+            if texts:
+                raw.execute(NOTIFY, (channel, [self._prefix + text for text in texts]))
+        except psycopg.OperationalError as error:
+            with self._guard:
+                self._waiting = [*texts, *self._waiting][:MAX_WAITING]
+            if is_closed(raw):
+                raise
+            if not self._is_refused:
+                log.warning(REFUSED, error)
+            return False
+        return True
 
     def _read(self, raw: RawConnection) -> None:
         """Take what the server has sent by itself. Raises psycopg.OperationalError when it has closed."""
@@ -116,7 +144,7 @@ class SignalConnection:
     def _take(self) -> Sequence[str]:
         with self._guard:
             taken, self._waiting = self._waiting, []
-        return [self._prefix + text for text in dict.fromkeys(taken)]
+        return list(dict.fromkeys(taken))
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):

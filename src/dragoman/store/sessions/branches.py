@@ -203,7 +203,12 @@ class BranchRepository:
         self._sessions.events.on_stored()
 
     def end_of(self, connection: DatabaseConnection, session_id: str) -> Segment | None:
-        """In a job: return the last segment of the active branch; None for a session without messages."""
+        """In a job: lock a session, and return the last segment of its active branch; None without messages.
+
+        None also for a session that is gone. Without the lock, what it shares might move (`lock_forks`).
+        """
+        if self._sessions.lock(connection, session_id) is None:
+            return None
         path = self._read_tree(connection, session_id).active_path()
         return path[-1] if path else None
 

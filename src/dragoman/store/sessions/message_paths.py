@@ -25,7 +25,7 @@ from sqlalchemy.sql.selectable import CTE
 
 from dragoman.errors import Conflict
 from dragoman.store.connection import Compiler, DatabaseConnection
-from dragoman.store.tables.core import branches, messages, sessions, shares
+from dragoman.store.tables.core import INTEGER, TEXT, branches, messages, sessions, shares
 
 MAX_POSITION = 2**62
 MAX_BRANCHES = 1_000
@@ -118,6 +118,17 @@ def shared_path() -> CTE:
     return path_from(first.cte("path", recursive=True))
 
 
+def one_segment() -> CTE:
+    """Return the path of one segment: `session_id`, `start` and `until`."""
+    only = select(
+        literal_column("0", Integer).label("depth"),
+        bindparam("session_id", type_=TEXT).label("session_id"),
+        bindparam("start", type_=INTEGER).label("start"),
+        bindparam("until", type_=INTEGER).label("until"),
+    )
+    return only.cte("path")
+
+
 def in_path(path: CTE) -> ColumnElement[bool]:
     """Return the condition that a message is in a path."""
     return (
@@ -142,7 +153,14 @@ class MessagePathStatements:
         self.path = compiler.compile(
             select(path.c.session_id, path.c.start, path.c.until).order_by(path.c.depth.desc())
         )
-        self.by_client_id = compiler.compile(place.where(messages.c.client_id == bindparam("id"), within))
+        # The sum keeps SQLite from reading the whole segment by the index on positions.
+        position = messages.c.position + literal_column("0", INTEGER)
+        within_segment = position.between(
+            bindparam("start", type_=INTEGER), bindparam("until", type_=INTEGER)
+        )
+        self.by_client_id = compiler.compile(
+            place.where(messages.c.client_id == bindparam("id"), within_segment)
+        )
         self.by_id = compiler.compile(place.where(messages.c.id == bindparam("id"), within))
         self.by_row_id = compiler.compile(place.where(messages.c.id == bindparam("id")))
         self.versions = compiler.compile(
@@ -181,6 +199,12 @@ class MessagePaths:
         """Return the path of a session; empty when it does not exist."""
         rows = self._connection.fetch_all(self._sql.path, {"session_id": session_id})
         return [Segment(*row) for row in rows]
+
+    def read_written(self, session_id: str) -> MessagePath:
+        """Return the path of a session up to its last message, without a branch that has none yet."""
+        *before, last = self.read(session_id) or [Segment(session_id, 0, -1)]
+        until = min(last.until, self.last_position(session_id))
+        return [*before, last._replace(until=until)] if last.start <= until else before
 
     def find(self, path: MessagePath, id: str) -> MessagePlace | None:
         """Return the message of a path with this id: the one that clients know it by, or the row's."""

@@ -12,7 +12,8 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.sql.selectable import CTE
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.messages import Message, Part, decode_part, encode_part, messages_size
+from dragoman.large_json import SMALL
+from dragoman.messages import Message, Part, decode_part, encode_part
 from dragoman.offload import offload
 from dragoman.session_ids import client_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
@@ -24,6 +25,7 @@ from dragoman.store.sessions.message_paths import (
     active_path,
     contains,
     in_path,
+    one_segment,
     path_before,
     shared_path,
 )
@@ -58,6 +60,7 @@ class MessageStatements:
         described = update(messages).where(*this).values(metadata=bindparam("metadata"))
         self.active = PathQueries(active_path(), compiler)
         self.shared = PathQueries(shared_path(), compiler)
+        self.segment = PathQueries(one_segment(), compiler)
         self.head = compiler.compile(head.where(*this))
         self.bodies = compiler.compile(bodies.where(parts_here))
         self.message_bodies = compiler.compile(bodies.where(*parts_of))
@@ -95,8 +98,6 @@ class PathQueries:
         tails = select(part_tails.c.message_id, part_tails.c.position, part_tails.c.text)
         tails = tails.select_from(path.join(messages, here).join(part_tails, tails_here))
         self.heads = compiler.compile(heads.order_by(*order))
-        places = select(messages.c.id, messages.c.session_id).select_from(path.join(messages, here))
-        self.places = compiler.compile(places.order_by(*order))
         self.bodies = compiler.compile(bodies.order_by(*order, parts.c.position))
         self.tails = compiler.compile(
             tails.order_by(part_tails.c.message_id, part_tails.c.position, part_tails.c.start)
@@ -165,21 +166,52 @@ class MessageRepository:
         found = await self._read(query)
         return found[0] if found else None
 
-    async def last(self, session_id: str, *, limit: int, size: int) -> tuple[Sequence[Message], int]:
+    async def last(
+        self, session_id: str, *, limit: int, size: int, before: str | None = None
+    ) -> tuple[Sequence[Message], int]:
         """Return the last messages of a session's active branch, and how many are before them.
 
-        They are at most `limit`; no more are read when these have `size` bytes.
+        They are at most `limit`; no more are read when these have `size` bytes. With `before`, the id of a
+        message, they are those before it. It reads no rows of the others. NotFound.
         """
-        params, sql = {"session_id": session_id}, self._sql.active.places
-        places = await self._database.read(lambda connection: connection.fetch_all(sql, params))
-        end, count, found = len(places), 1, list[Message]()
-        first = max(0, end - limit)
-        while end > first and messages_size(found) <= size:
-            start = max(first, end - count)
-            read = await asyncio.gather(*(self.get(at, id) for id, at in places[start:end]))
-            found = [*(message for message in read if message is not None), *found]
-            end, count = start, min(2 * count, PAGE)
-        return found, end
+
+        def query(connection: DatabaseConnection) -> tuple[MessageRows, int]:
+            paths = MessagePaths(connection, self._paths_sql)
+            path = paths.read_written(session_id)
+            if before is not None:
+                place = paths.find(path, before)
+                if place is None:
+                    text = f"session {client_session_id(session_id)!r} has no message {before!r:.100}"
+                    raise NotFound(text)
+                path = path_before(path, place)
+            return self._read_end(connection, path, limit=limit, size=size)
+
+        rows, earlier = await self._database.read(query)
+        return await build_messages(rows), earlier if rows[0] else 0
+
+    def _read_end(
+        self, connection: DatabaseConnection, path: MessagePath, *, limit: int, size: int
+    ) -> tuple[MessageRows, int]:
+        """Read messages from the end of a path; return their rows, and how many messages are before them.
+
+        Positions follow each other without gaps, so that they are counted without being read.
+        """
+        left, heads, bodies = list(path), list[Row](), list[Row]()
+        tails: dict[PartKey, str] = {}
+        count = 1
+        while left and size >= 0 and len(heads) < limit:
+            segment = left.pop()
+            start = max(segment.start, segment.until + 1 - min(count, limit - len(heads)))
+            params = segment._replace(start=start)._asdict()
+            heads[:0] = connection.fetch_all(self._sql.segment.heads, params)
+            found = connection.fetch_all(self._sql.segment.bodies, params)
+            bodies += found
+            tails |= read_tails(connection, self._sql.segment.tails, params=params)
+            size -= sum(len(row[2]) for row in found)
+            count = min(2 * count, PAGE)
+            if start > segment.start:
+                left.append(segment._replace(until=start - 1))
+        return (heads, bodies, tails), sum(each.until + 1 - each.start for each in left)
 
     async def pages(
         self, *, session_id: str | None = None, share_id: str | None = None
@@ -187,10 +219,21 @@ class MessageRepository:
         """Yield the messages of a session's active branch, or those of a shared link, some at a time."""
         queries = self._sql.active if share_id is None else self._sql.shared
         params = {"session_id": session_id} if share_id is None else {"share_id": share_id}
-        heads = await self._database.read(lambda connection: connection.fetch_all(queries.heads, params))
+
+        async def read_heads() -> Sequence[Row]:
+            return await self._database.read(lambda connection: connection.fetch_all(queries.heads, params))
+
+        heads = await read_heads()
         for at in range(0, len(heads), PAGE):
-            found = await asyncio.gather(*(self.get(head[3], head[0]) for head in heads[at : at + PAGE]))
+            page = heads[at : at + PAGE]
+            found = await self._get_all(page)
+            if None in found:  # moved, as the session that had them was deleted
+                moved = {head[0]: head for head in await read_heads()}
+                found = await self._get_all([moved.get(head[0], head) for head in page])
             yield [message for message in found if message is not None]
+
+    async def _get_all(self, heads: Sequence[Row]) -> Sequence[Message | None]:
+        return await asyncio.gather(*(self.get(head[3], head[0]) for head in heads))
 
     async def import_messages(self, session_id: str, messages: Sequence[Message], *, start: int) -> None:
         """Insert messages from a position on into a session that is being imported."""
@@ -266,15 +309,18 @@ class MessageRepository:
         user: Message | None,
         assistant: Message,
         drop_from: int | str | None = None,
+        is_first: bool = False,
     ) -> None:
         """In a job: append a user's message, if any, and the assistant's with their parts.
 
         If the assistant's is already the last one, its parts are replaced when it has any. With `drop_from`,
         the position or id of a message, that one and all after it stay behind in an earlier branch. The
-        session is locked. Raises NotFound (`drop_from`), Conflict when an id is taken.
+        session is locked; it has no messages where these are the `is_first` turn of one that was inserted in
+        this transaction. Raises NotFound (`drop_from`), Conflict when an id is taken.
         """
         ids = {"user": None if user is None else user.id, "assistant": assistant.id}
-        row = connection.fetch_one(self._sql.positions, {"session_id": session_id, **ids})
+        params = {"session_id": session_id, **ids}
+        row = None if is_first else connection.fetch_one(self._sql.positions, params)
         user_position, position, last, branch = row or (None, None, None, None)
         end = tip = -1 if last is None else last
         user_id = None if user is None else user.id
@@ -354,21 +400,28 @@ class MessageRepository:
             )
 
     async def _read(self, query: DatabaseJob[MessageRows]) -> Sequence[Message]:
-        head_rows, body_rows, tails = await self._database.read(query)
-
-        def build() -> Sequence[Message]:
-            parts: dict[tuple[str, str], list[Part]] = {}
-            for message_id, position, body, session_id in body_rows:
-                part = with_tail(decode_part(body), tails.get((message_id, position)))
-                parts.setdefault((session_id, message_id), []).append(part)
-            return [to_message(head, parts.get((head[3], head[0]), ())) for head in head_rows]
-
-        size = sum(len(row[2]) + ROW_SIZE for row in body_rows) + sum(map(len, tails.values()))
-        return await offload(size, build)
+        return await build_messages(await self._database.read(query))
 
 
 MessageRows: TypeAlias = tuple[Sequence[Row], Sequence[Row], Mapping[PartKey, str]]
 """The rows of messages, of their parts, and the tails of these."""
+
+
+async def build_messages(rows: MessageRows) -> Sequence[Message]:
+    """Return the messages in rows, many of them decoded in a thread."""
+    head_rows, body_rows, tails = rows
+
+    def build() -> Sequence[Message]:
+        parts: dict[tuple[str, str], list[Part]] = {}
+        for message_id, position, body, session_id in body_rows:
+            part = with_tail(decode_part(body), tails.get((message_id, position)))
+            parts.setdefault((session_id, message_id), []).append(part)
+        return [to_message(head, parts.get((head[3], head[0]), ())) for head in head_rows]
+
+    size = ROW_SIZE * (len(head_rows) + len(body_rows))
+    if size <= SMALL:
+        size += sum(len(row[2]) for row in body_rows) + sum(map(len, tails.values()))
+    return await offload(size, build)
 
 
 def path_end(path: MessagePath, session_id: str, *, last: int) -> int:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    delete,
     func,
     literal_column,
     null,
@@ -40,20 +39,17 @@ from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository, NewEvent
 from dragoman.store.sessions.grants import GrantRepository
 from dragoman.store.sessions.run_statuses import read_run_statuses
-from dragoman.store.shared_messages import AncestorStatements, SharedMessages
 from dragoman.store.tables.core import (
+    DELETED_OWNER,
     INTEGER,
+    IS_DELETED,
     IS_RUNNING,
     TEXT,
-    approvals,
-    artifacts,
-    calls,
     runs,
     sessions,
-    team_tasks,
 )
 
-SessionKind: TypeAlias = Literal["ancestor", "importing"]
+SessionKind: TypeAlias = Literal["ancestor", "importing", "deleting"]
 MAX_NAMED = 10  # sessions in an error
 CLOCK_STEP = 1e-6  # seconds from a change of a session to one by a clock that is behind: each one is later
 UPDATABLE = frozenset({"title", "agent", "model", "max_steps", "labels", "archived_at"})
@@ -63,9 +59,9 @@ JSON_NAMES = {"max_steps": "maxSteps", "archived_at": "archivedAt"}
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation with an owner. None in agent, model or max_steps means the hub's configured default.
 
-    `id` is the hub's id of it, see `session_ids.py`. One with a `kind` is not shown: it is being imported, or
-    has the messages of a deleted one that its forks share. `runner` is 1 if a runner answers in it;
-    `runner_host` is the host that the runner is connected to, if several share the database.
+    `id` is the hub's id of it, see `session_ids.py`. One with a `kind` is not shown: it is being imported or
+    deleted, or has the messages of a deleted one that its forks share. `runner` is 1 if a runner answers in
+    it; `runner_host` is the host that the runner is connected to, if several share the database.
     """
 
     id: str
@@ -81,6 +77,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     archived_at: float | None = None
     runner: int | None = None
     runner_host: str | None = None
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is being deleted, and is nobody's any more."""
+        return self.owner == DELETED_OWNER
 
     def is_cut_off(self, at: float) -> bool:
         """Return whether its import began before that time and has not ended."""
@@ -125,8 +126,10 @@ def session_params(session: Session) -> dict[str, Any]:
 
 
 def to_session(row: Row) -> Session:
-    """Return the session in a row."""
+    """Return the session in a row; one that is being deleted is nobody's, also while forks still read it."""
     fields = to_fields(Session, row)
+    if fields["kind"] == "deleting":
+        fields["owner"] = DELETED_OWNER
     return Session(**fields | {"labels": decode_json(fields["labels"], tuple[str, ...]) or ()})
 
 
@@ -163,7 +166,7 @@ class SessionStatements:
     def __init__(self, compiler: Compiler) -> None:
         this = sessions.c.id == bindparam("id")
         latest = sessions.c.updated_at, sessions.c.id
-        visible = sessions.c.kind.is_(None)
+        visible = sessions.c.kind.is_(None) & ~IS_DELETED
         every = select_fields(Session, sessions).where(visible, *listed_conditions())
         every = every.order_by(*(column.desc() for column in latest))
         every = every.limit(bindparam("limit")).offset(literal_column("0"))
@@ -174,9 +177,10 @@ class SessionStatements:
         unless_there = compiler.insert(sessions).on_conflict_do_nothing(index_elements=["id"])
         found = select_fields(Session, sessions).where(this)
         self.insert = compiler.compile(unless_there)
-        self.get = compiler.compile(found)
+        self.get = compiler.compile(found.where(~IS_DELETED))
+        either = sessions.c.id.in_((bindparam("id"), bindparam("client_id")))
+        self.get_either = compiler.compile(select_fields(Session, sessions).where(either, ~IS_DELETED))
         self.get_locked = compiler.compile(found.with_for_update(key_share=True))
-        self.lock_out = compiler.compile(select(sessions.c.id).where(this).with_for_update())
         self.page = compiler.compile(page)
         self.next_page = compiler.compile(page.where(earlier))
         self.page_of_all = compiler.compile(every)
@@ -197,11 +201,6 @@ class SessionStatements:
         set_to_it = changed.where(sessions.c.runner_host == runner_host)
         self.clear_runner_host = compiler.compile(set_to_it.values(runner_host=null()))
         self.end_import = compiler.compile(changed.values(kind=null(), updated_at=now))
-        self.delete = compiler.compile(delete(sessions).where(this))
-        self.delete_related = [
-            compiler.compile(delete(table).where(table.c.session_id == bindparam("id")))
-            for table in (calls, approvals, artifacts, team_tasks)
-        ]
         self.active = compiler.compile(active)
 
 
@@ -218,17 +217,12 @@ class SessionRepository:
     def _sql(self) -> SessionStatements:
         return self._database.statements(SessionStatements)
 
-    @cached_property
-    def _ancestors_sql(self) -> AncestorStatements:
-        return self._database.statements(AncestorStatements)
-
     async def create(self, session: Session, *, by: Identity | None = None) -> None:
         """Insert a session. Raises Conflict when its id is taken."""
 
         def job(connection: DatabaseConnection) -> None:
-            if self.find_own(connection, session.id, owner=session.owner) or not self.insert(
-                connection, session
-            ):
+            is_taken = self.find_own(connection, session.id, owner=session.owner)
+            if is_taken or not self.insert(connection, session):
                 raise Conflict(f"session {client_session_id(session.id)!r} already exists")
             self.events.insert(connection, session_event("session.created", session, by=by))
 
@@ -399,33 +393,6 @@ class SessionRepository:
         params = {"id": id, "runner_host": host}
         await self._database.write(lambda connection: connection.execute(self._sql.clear_runner_host, params))
 
-    async def delete(self, id: str, *, by: Identity | None = None, cut_off: float | None = None) -> bool:
-        """Delete a session with its messages, runs, calls, approvals and artifacts. Raises RunActive.
-
-        Usage records and messages that forks share stay. `cut_off`: only one `is_cut_off` then. False: none.
-        """
-
-        def job(connection: DatabaseConnection) -> bool:
-            connection.fetch_one(self._sql.lock_out, {"id": id})  # no run begins from here on
-            self.refuse_active(connection, id)
-            session = self.find(connection, id)
-            if session is None or (cut_off is not None and not session.is_cut_off(cut_off)):
-                return False
-            shared = SharedMessages(connection, self._ancestors_sql)
-            shared.keep(id)
-            ancestors = shared.ancestors_of(id)
-            for sql in self._sql.delete_related:
-                connection.execute(sql, {"id": id})
-            connection.execute(self._sql.delete, {"id": id})
-            shared.delete_unused(ancestors)
-            self.events.insert(connection, session_event("session.deleted", session, by=by))
-            self.events.delete_of_session(connection, id)
-            return True
-
-        is_deleted = await self._database.write(job)
-        self.events.on_stored()
-        return is_deleted
-
     async def end_import(self, id: str) -> None:
         """Make a session visible whose messages have been imported."""
         params = {"id": id, "updated_at": self._clock()}
@@ -438,19 +405,23 @@ class SessionRepository:
     def find_own(self, connection: DatabaseConnection, id: str, *, owner: str) -> Session | None:
         """In a job: return the owner's session that its client or the hub calls `id`, or None."""
         hub_id = hub_session_id(id, owner=owner)
-        for each in (hub_id, client_session_id(hub_id)):  # some have only one id
-            session = self.find(connection, each)
-            if session is not None and session.owner == owner and session.kind is None:
-                return session
-        return None
+        ids = {"id": hub_id, "client_id": client_session_id(hub_id)}  # some have only one id
+        found = map(to_session, connection.fetch_all(self._sql.get_either, ids))
+        own = {each.id: each for each in found if each.owner == owner and each.kind is None}
+        return own.get(hub_id) or own.get(ids["client_id"])
 
     def find(self, connection: DatabaseConnection, id: str) -> Session | None:
-        """In a job: return the session, or None."""
+        """In a job: return the session, or None; also for one that is being deleted."""
         row = connection.fetch_one(self._sql.get, {"id": id})
         return to_session(row) if row else None
 
     def lock(self, connection: DatabaseConnection, id: str) -> Session | None:
-        """In a job: return the session, or None. Other transactions cannot change it until this one ends."""
+        """In a job: do what `find` does. Other transactions cannot change it until this one ends."""
+        session = self.lock_any(connection, id)
+        return None if session is None or session.is_deleted else session
+
+    def lock_any(self, connection: DatabaseConnection, id: str) -> Session | None:
+        """In a job: do what `lock` does, also for a session that is being deleted, which is nobody's."""
         row = connection.fetch_one(self._sql.get_locked, {"id": id})
         return to_session(row) if row else None
 

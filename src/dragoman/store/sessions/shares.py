@@ -15,7 +15,7 @@ from dragoman.ids import new_id
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.sessions.branches import BranchRepository
-from dragoman.store.tables.core import sessions, shares
+from dragoman.store.tables.core import IS_DELETED, sessions, shares
 
 TOKEN_BYTES = 32
 MAX_SHARES = 100  # of a session
@@ -40,7 +40,7 @@ class ShareStatements:
         of_session = shares.c.session_id == bindparam("session_id")
         is_valid = or_(shares.c.expires_at.is_(None), shares.c.expires_at > bindparam("now"))
         readable = found.join(sessions, sessions.c.id == shares.c.session_id)
-        owned = sessions.c.owner == shares.c.owner
+        owned = (sessions.c.owner == shares.c.owner) & ~IS_DELETED
         self.insert = compiler.compile(insert(shares))
         self.find = compiler.compile(
             readable.add_columns(sessions.c.title).where(shares.c.hash == bindparam("hash"), is_valid, owned)

@@ -19,7 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.sql import text
+from sqlalchemy.sql import literal_column, text
 
 from dragoman.store.tables.approvals import approvals, policy_rules
 from dragoman.store.tables.credentials import browser_sessions, former_secrets, keys, secrets, session_tokens
@@ -73,6 +73,11 @@ sessions = Table(
     Column("runner", INTEGER),
     Column("runner_host", TEXT),
     Index(None, "owner", "updated_at", "id"),
+)
+DELETED_OWNER = ""  # of a session that is being deleted: nobody's
+# While others share its messages, it stays its owner's, for them.
+IS_DELETED = (sessions.c.owner == literal_column(f"'{DELETED_OWNER}'")) | (
+    sessions.c.kind.is_not_distinct_from(literal_column("'deleting'"))
 )
 
 # The branches of sessions that have several, or share messages with the session that they were forked from:

@@ -12,10 +12,11 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from sqlalchemy import Select, bindparam, literal_column, tuple_
+from sqlalchemy import Select, bindparam, func, literal_column, tuple_
 
 from dragoman.errors import Conflict, LimitReached
 from dragoman.store.accounts.budgets import ChargedBudget
+from dragoman.store.call_trees.roots import escape_like
 from dragoman.store.connection import (
     DatabaseConnection,
     DatabaseJob,
@@ -299,8 +300,12 @@ class TeamTaskRepository:
     async def list_page(
         self, filters: Mapping[str, str], *, before: TeamTask | None = None, limit: int = 50
     ) -> Sequence[TeamTask]:
-        """Return the tasks that match `TASK_FILTERS`, newest first; `before` is the last one of a page."""
+        """Return the tasks that match `TASK_FILTERS` and have a `text`, newest first, before the last one of
+        a page.
+        """
         params: dict[str, Any] = {**filters, "limit": limit}
+        if "text" in filters:
+            params["text"] = f"%{escape_like(filters['text'].lower())}%"
         if before is not None:
             params |= {"before_at": before.created_at, "before_id": before.id}
         return await self._read(self._database.query_sql(select_task_page, frozenset(params)), params)
@@ -347,6 +352,8 @@ def select_task_page(names: frozenset[str]) -> Select[Any]:
     found = select_fields(TeamTask, team_tasks)
     for name in sorted(names & TASK_FILTERS):
         found = found.where(match_filter(team_tasks.c[name], names))
+    if "text" in names:
+        found = found.where(func.lower(team_tasks.c.text).like(bindparam("text"), escape="/"))
     if "before_at" in names:
         found = found.where(tuple_(*place) < tuple_(bindparam("before_at"), bindparam("before_id")))
     newest = found.order_by(*(column.desc() for column in place))

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, delete, func, literal_column, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
+from dragoman.store.call_trees.roots import escape_like
 from dragoman.store.connection import Compiler, select_fields
 from dragoman.store.tables.core import occurrences, team_tasks, triggers
 from dragoman.store.teams.trigger_records import TriggerOccurrence, TriggerRecord
@@ -15,6 +30,41 @@ from dragoman.store.teams.trigger_records import TriggerOccurrence, TriggerRecor
 def one_of(column: ColumnElement[Any], *values: str) -> ColumnElement[bool]:
     """Return the condition that a column has one of these values, written into the SQL."""
     return column.in_([literal_column(f"'{value}'") for value in values])
+
+
+def page_params(
+    filters: Mapping[str, str | None], *, after: TriggerRecord | None, limit: int
+) -> Mapping[str, Any]:
+    """Return the parameters of a page of triggers, after the last one of another page.
+
+    `filters` are an `owner`, a `team`, and a `text` in the name or the definition; None does not filter.
+    """
+    params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    if "text" in params:
+        params["text"] = f"%{escape_like(params['text'].lower())}%"
+    if after is not None:
+        params |= {"after_team": after.team, "after_name": after.name, "after_id": after.id}
+    return {**params, "limit": limit}
+
+
+def select_page(names: frozenset[str]) -> Select[Any]:
+    """Return the query for a page of triggers, by team and name, with these parameters."""
+    columns = triggers.c
+    place = columns.team, columns.name, columns.id
+    found = select_fields(TriggerRecord, triggers)
+    for column in (columns.owner, columns.team):
+        if column.name in names:
+            found = found.where(column == bindparam(column.name))
+    if "text" in names:
+        pattern: ColumnElement[str] = bindparam("text")
+        is_named, has_words = (
+            func.lower(column).like(pattern, escape="/") for column in (columns.name, columns.body)
+        )
+        found = found.where(or_(is_named, has_words))
+    if "after_id" in names:
+        after: list[ColumnElement[str]] = [bindparam(f"after_{column.name}") for column in place]
+        found = found.where(tuple_(*place) > tuple_(*after))
+    return found.order_by(*place).limit(bindparam("limit")).offset(literal_column("0"))
 
 
 class TriggerStatements:
@@ -58,13 +108,7 @@ class TriggerStatements:
     def _add_lists(self, compiler: Compiler) -> None:
         columns = triggers.c
         found = select_fields(TriggerRecord, triggers)
-        owned, of_team = columns.owner == bindparam("owner"), columns.team == bindparam("team")
-        self.lists = {}
-        for by_owner in (False, True):
-            for by_team in (False, True):
-                query = found.where(*[owned] * by_owner, *[of_team] * by_team)
-                page = query.order_by(columns.team, columns.name, columns.id).limit(bindparam("limit"))
-                self.lists[by_owner, by_team] = compiler.compile(page.offset(literal_column("0")))
+        owned = columns.owner == bindparam("owner")
         self.of_files = compiler.compile(found.where(columns.source == literal_column("'file'")))
         active = found.where(one_of(columns.state, "active"), columns.type == bindparam("type"))
         self.active = compiler.compile(active.order_by(columns.id))

@@ -35,7 +35,7 @@ from dragoman.store.teams.trigger_records import (
     TriggerState,
 )
 from dragoman.store.teams.trigger_secrets import decrypt_secret, encrypt_secret
-from dragoman.store.teams.trigger_statements import TriggerStatements
+from dragoman.store.teams.trigger_statements import TriggerStatements, page_params, select_page
 from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
 
 __all__ = ["OccurrenceState", "TriggerOccurrence", "TriggerRecord", "TriggerRepository", "TriggerState"]
@@ -121,11 +121,12 @@ class TriggerRepository:
         return found[0]
 
     async def list(
-        self, *, owner: str | None = None, team: str | None = None, limit: int = 1_000
+        self, *, after: TriggerRecord | None = None, limit: int = 1_000, **filters: str | None
     ) -> Sequence[TriggerRecord]:
-        """Return triggers by team and name, without secrets."""
-        params = {"owner": owner, "team": team, "limit": limit}
-        return await self._read_sealed(self._sql.lists[owner is not None, team is not None], params)
+        """Return triggers by team and name, without secrets; see `page_params`."""
+        params = page_params(filters, after=after, limit=limit)
+        sql = self._database.query_sql(select_page, frozenset(params))
+        return await self._read_sealed(sql, params)
 
     async def list_active(self, types: Sequence[str]) -> Sequence[TriggerRecord]:
         """Return the active triggers of these types."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
@@ -37,7 +37,10 @@ class OpenBrowser:
 
 
 class TeamBrowsers:
-    """Starts browsers when they are needed. `web` are the limits of the hub, which hold here too."""
+    """Starts browsers when they are needed. `web` are the limits of the hub, which hold here too.
+
+    `on_use` is called before a run uses one; then `end_run` has to be called at its end.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,9 @@ class TeamBrowsers:
         *,
         web: WebSettings,
         environ: Mapping[str, str] | None = None,
+        on_use: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_use = on_use
         self._teams = teams
         self._settings = settings
         self._web = web
@@ -73,6 +78,7 @@ class TeamBrowsers:
         """The browser of the calling team, for one call; it is started if there is none. Raises CallError."""
         team = self._teams.calling_team(context)
         self.policy(team)
+        self._on_use()
         browser = await self._browser((team.name, context.identity.owner), team)
         if context.run_id is not None:
             browser.users.add((context.run_id, context.agent))

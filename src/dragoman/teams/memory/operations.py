@@ -7,10 +7,12 @@ from typing import Annotated, Literal, TypedDict
 
 from pydantic import Field
 
+from dragoman.errors import BadRequest
 from dragoman.ids import new_id
 from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
+from dragoman.operations.sanitize import INVISIBLE
 from dragoman.store.teams.memories import MEMORY_KINDS, Memory, MemoryKind, MemoryRepository
 from dragoman.teams.memory.semantic_search import MemorySearch
 from dragoman.teams.registry import TeamRegistry
@@ -96,9 +98,9 @@ class MemoryOperations:
             id=new_id("mem"),
             team=spec.name,
             owner=context.identity.owner,
-            key=key.strip(),
+            key=visible(key),
             kind=type,
-            content=content.strip(),
+            content=visible(content),
             created_at=0.0,
             created_by=context.run_id or context.call_id,
             reason=supersede_reason,
@@ -160,8 +162,16 @@ class MemoryOperations:
             team: For people only; a team has its own.
         """
         spec = self._teams.calling_team(context, team)
-        await self._memories.delete(spec.name, context.identity.owner, key=key.strip(), reason=reason)
-        return f"{key.strip()} is deleted"
+        await self._memories.delete(spec.name, context.identity.owner, key=visible(key), reason=reason)
+        return f"{visible(key)} is deleted"
+
+
+def visible(text: str) -> str:
+    """Return a text without invisible characters, so that people see what models read. Raises BadRequest."""
+    found = INVISIBLE.sub("", text).strip()
+    if not found:
+        raise BadRequest("The key or the content of a memory has no visible characters.")
+    return found
 
 
 def found_memories(memories: Sequence[Memory]) -> FoundMemories:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from dragoman.errors import CallError, CallTimeout
-from dragoman.json_decoding import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.processes.program import Program
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.sandbox import HOME, Mount, Sandbox, SandboxLimits
@@ -23,6 +23,7 @@ MAX_LINE = 1_000_000  # bytes of one answer
 START_SECONDS = 20.0
 CALL_SECONDS = 30.0
 IDLE_SECONDS = 30.0
+READ_SIZE = 65_536
 
 
 class PluginAnswer(msgspec.Struct, frozen=True):
@@ -32,6 +33,9 @@ class PluginAnswer(msgspec.Struct, frozen=True):
     ready: bool = False
     result: Any = None
     error: str | None = None
+
+
+answer_decoder = msgspec.json.Decoder(PluginAnswer)
 
 
 class PluginCrashed(CallError):
@@ -49,29 +53,43 @@ class PluginProcess:
         self._lock = asyncio.Lock()
         self._program: Program | None = None
         self._spec: ShellProgram | None = None
-        self._buffer = b""
+        self._buffer = bytearray()
         self._calls = 0
+        self._has_ended = False
         self._idle: asyncio.TimerHandle | None = None
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def call(self, input: Mapping[str, Any], *, seconds: float = CALL_SECONDS) -> Any:
         """Return what the plugin returns. Raises CallError, CallTimeout, PluginCrashed."""
         async with self._lock:
+            if self._has_ended:
+                raise CallError("The plugin was deactivated or replaced before this call began.")
             self._cancel_idle()
             is_done = False
             try:
                 answer = await self._ask(input, seconds=seconds)
                 is_done = True
             finally:
-                if not is_done:  # it may still be at work on this call
+                if not is_done or self._has_ended:  # it may still be at work on this call
                     await asyncio.shield(self._stop())
-            self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._stop_idle)
+            if not self._has_ended:
+                self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._stop_idle)
         if answer.error is not None:
             raise CallError(f"The plugin failed: {answer.error}")
         return answer.result
 
+    async def end(self) -> None:
+        """End the process, or let its present call do that. Calls that wait, and later ones, fail."""
+        self._has_ended = True
+        if not self._lock.locked():
+            await self._close()
+
     async def close(self) -> None:
-        """End the process."""
+        """End the process, and wait for that."""
+        self._has_ended = True
+        await self._close()
+
+    async def _close(self) -> None:
         self._cancel_idle()
         async with self._lock:
             await self._stop()
@@ -95,8 +113,10 @@ class PluginProcess:
         python, mounts = find_python()
         arguments = [python, "-I", "-S", "-c", HOST_TEXT]
         self._spec = self._sandbox.program(arguments, mounts=mounts, limits=LIMITS)
-        self._program = await Program.spawn(self._spec.arguments, cwd=self._spec.folder, environ={})
-        self._buffer = b""
+        self._program = await Program.spawn(
+            self._spec.arguments, cwd=self._spec.folder, environ={}, keeps_errors=False
+        )
+        self._buffer.clear()
         try:
             async with asyncio.timeout(START_SECONDS):
                 answer = await self._exchange(msgspec.json.encode({"source": self._source}))
@@ -112,26 +132,30 @@ class PluginProcess:
         try:
             stdin.write(line + b"\n")
             await stdin.drain()
-            while b"\n" not in self._buffer:
-                data = await stdout.read(65_536)
+            end = self._buffer.find(b"\n")
+            while end < 0:
+                data = await stdout.read(READ_SIZE)
+                begin = len(self._buffer)
                 self._buffer += data
                 if not data or len(self._buffer) > MAX_LINE:
                     raise PluginCrashed("The plugin ended, or answered too much.")
-            answer, _, self._buffer = self._buffer.partition(b"\n")
-            return msgspec.json.decode(answer, type=PluginAnswer)
+                end = self._buffer.find(b"\n", begin)  # what was read before is not searched again
+            answer = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            return decode_json(answer, answer_decoder)
         except (OSError, RuntimeError, *DECODE_ERRORS):
             raise PluginCrashed("The plugin ended, or answered with something other than JSON.") from None
 
     async def _stop(self) -> None:
         program, self._program = self._program, None
-        if program is None:
-            return
-        await program.stop(grace=0)
-        if self._spec is not None and self._spec.on_end is not None:
-            self._spec.on_end()
+        spec, self._spec = self._spec, None
+        if program is not None:
+            await program.stop(grace=0)
+        if spec is not None and spec.on_end is not None:  # also where it could not be started
+            spec.on_end()
 
     def _stop_idle(self) -> None:
-        task = asyncio.ensure_future(self.close())
+        task = asyncio.ensure_future(self._close())
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 

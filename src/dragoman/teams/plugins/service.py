@@ -12,12 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
 from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError, StoreError, Unavailable
 from dragoman.identity import Identity
+from dragoman.operations.call_limiter import KeyedSlots
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Rule, Verdict
@@ -26,7 +28,7 @@ from dragoman.store.hosts.signals import Wakeup
 from dragoman.teams.generated_files import GeneratedFiles
 from dragoman.teams.plugins.process import PluginCrashed, PluginProcess
 from dragoman.teams.plugins.static_check import PluginSource, hash_of, parse_plugin
-from dragoman.teams.plugins.store import PluginRecord, PluginStore
+from dragoman.teams.plugins.store import PluginRecord, PluginState, PluginStore
 from dragoman.teams.registry import TeamRegistry
 from dragoman.tools.shell.sandbox import Sandbox
 
@@ -39,6 +41,7 @@ FOLLOW_INTERVAL = 30.0
 TEST_SECONDS = 10.0
 VERIFY_SECONDS = 60.0
 MAX_PLUGINS = 100  # of one team and owner
+MAX_VERIFICATIONS = 2  # of one owner at a time: each may take 300 MB and a processor
 MAX_CRASHES = 3  # in CRASH_SECONDS: then it is not verified any more
 CRASH_SECONDS = 300.0
 
@@ -64,7 +67,9 @@ class Plugins:
         self._processes: dict[str, PluginProcess] = {}
         self._crashes: dict[str, deque[float]] = {}
         self._changing = asyncio.Lock()
-        """Held while what was checked is stored."""
+        """Held while what was checked is stored, and while the records are read again."""
+        self._verifications = KeyedSlots(MAX_VERIFICATIONS)
+        """By owner."""
 
     async def load(self) -> None:
         """Register the active plugins. Raises Unavailable."""
@@ -89,20 +94,23 @@ class Plugins:
     async def refresh(self) -> None:
         """Register the plugins that are active now, and no others. Raises Unavailable.
 
-        The file of one that another host has activated is written here too, unless it is there.
+        The file of one that another host has activated is written here too, unless somebody has changed it.
         """
-        for record in await self.store.load():
-            existing = find(self._registry, record.id)
-            is_active = record.state == "active" and self._teams.find(record.team) is not None
-            is_current = existing is not None and existing.provider == provider_of(record)
-            if is_active == is_current:
-                continue
-            if existing is not None and existing.source.startswith(SOURCE_PREFIX):
-                self._registry.remove(record.id)
-                await self._end(record.id)
-            if is_active and find(self._registry, record.id) is None:
-                await asyncio.to_thread(self._write_missing, record)
-                self._try_register(record)
+        async with self._changing:
+            for record in await self.store.load():
+                await self._refresh(record)
+
+    async def _refresh(self, record: PluginRecord) -> None:
+        existing = find(self._registry, record.id)
+        is_active = record.state == "active" and self._teams.find(record.team) is not None
+        is_current = existing is not None and existing.provider == provider_of(record)
+        if is_active == is_current:
+            return
+        self._unregister(record.id)
+        await self._end(record.id)
+        if is_active and find(self._registry, record.id) is None:
+            await asyncio.to_thread(self._write_missing, record)
+            self._try_register(record)
 
     def _write_missing(self, record: PluginRecord) -> None:
         try:
@@ -111,7 +119,9 @@ class Plugins:
             log.warning("the file of the plugin %s cannot be written here: %s", record.id, error)
 
     def _write(self, record: PluginRecord) -> None:
-        if not self._files.path(record.team, file_name(record.name)).exists():
+        """Write the file of a plugin where there is none, or an earlier one that was approved, too."""
+        path = self._files.path(record.team, file_name(record.name))
+        if not path.exists() or hash_of(read_source_file(path)) in record.earlier:
             self._files.write(record.team, file_name(record.name), content=record.source)
 
     async def close(self) -> None:
@@ -120,7 +130,7 @@ class Plugins:
 
     def restrict(self, operation: Operation, context: Context) -> Verdict | None:
         """Deny a plugin to everybody but its team, and to it too unless the active skill declares it."""
-        if not operation.source.startswith(SOURCE_PREFIX):
+        if not is_plugin(operation):
             return None
         team = self._teams.team_of(context)
         if team is None or team.name != operation.namespace:
@@ -135,15 +145,19 @@ class Plugins:
 
         Raises BadRequest for a source that is refused, CallError for one whose tests fail.
         """
-        source = await parse_plugin(name, text)
-        self._check_free(team, name, owner=by.owner)
+        async with self._verifications.acquire(by.owner):
+            source = await parse_plugin(name, text)
+            self._check_free(team, name, owner=by.owner)
+            return await self._propose(team, source, by=by)
+
+    async def _propose(self, team: str, source: PluginSource, *, by: Identity) -> PluginRecord:
         record = PluginRecord(
             team=team,
-            name=name,
+            name=source.name,
             owner=by.owner,
             state="proposed",
             hash=source.hash,
-            source=text,
+            source=source.text,
             description=source.description,
             schema=source.schema,
             effect=source.effect,
@@ -151,15 +165,18 @@ class Plugins:
         try:
             await self.verify(source)
         except CallError as error:
-            await self._end(record.id)
-            async with self._changing:
-                self._check_free(team, name, owner=by.owner)
-                await self.store.put(replace(record, state="failed_verification", reason=error.message))
+            await self._store_proposal(replace(record, state="failed_verification", reason=error.message))
             raise
-        await self._end(record.id)
+        return await self._store_proposal(record)
+
+    async def _store_proposal(self, record: PluginRecord) -> PluginRecord:
+        """Store a plugin in place of the one of this name. Raises Conflict."""
         async with self._changing:
-            self._check_free(team, name, owner=by.owner)  # somebody may have taken it meanwhile
-            return await self.store.put(record)
+            self._check_free(record.team, record.name, owner=record.owner)  # it may be taken by now
+            await self._end(record.id)
+            replaced = self.store.find(record.team, record.name)
+            earlier = () if replaced is None else replaced.approved_hashes
+            return await self.store.put(replace(record, earlier=earlier))
 
     async def activate(
         self, team: str, name: str, *, hash: str, schema: Mapping[str, Any], by: Identity
@@ -186,10 +203,11 @@ class Plugins:
 
     async def deprecate(self, team: str, name: str, *, reason: str, by: Identity) -> PluginRecord:
         """Make a plugin no longer callable; it can be activated again."""
-        record = self.store.get(team, name, owner=by.owner)
-        if record.state != "active":
-            raise Conflict(f"The plugin {record.id} is {record.state}.")
-        return await self._retire(replace(record, state="deprecated", reason=reason))
+        async with self._changing:
+            record = self.store.get(team, name, owner=by.owner)
+            if record.state != "active":
+                raise Conflict(f"The plugin {record.id} is {record.state}.")
+            return await self._retire(record, "deprecated", reason=reason)
 
     async def verify(self, source: PluginSource) -> None:
         """Run the tests of a source in the sandbox. Raises CallError for the first that fails."""
@@ -200,14 +218,13 @@ class Plugins:
         except TimeoutError:
             raise CallError(f"The tests took longer than {VERIFY_SECONDS:g} seconds.") from None
         finally:
-            await process.close()
+            await process.end()
 
-    async def call(self, team: str, name: str, *, input: Mapping[str, Any]) -> Any:
-        """Run an active plugin. Raises CallError."""
-        record = self.store.find(team, name)
-        if record is None or record.state != "active":
-            raise CallError(f"The plugin {team}.{name} is not active.")
+    async def call(self, team: str, name: str, *, input: Mapping[str, Any], hash: str | None = None) -> Any:
+        """Run an active plugin; with a `hash`, only while it has this source. Raises CallError."""
+        record = self._active(team, name, hash=hash)
         await self._check_file(record)
+        self._active(team, name, hash=record.hash)  # it may have been deactivated or replaced meanwhile
         process = self._processes.get(record.id)
         if process is None:
             process = self._processes[record.id] = PluginProcess(record.source, self._sandbox)
@@ -217,16 +234,20 @@ class Plugins:
             await self._note_crash(record, error)
             raise
 
+    def _active(self, team: str, name: str, *, hash: str | None) -> PluginRecord:
+        record = self.store.find(team, name)
+        if record is None or record.state != "active":
+            raise CallError(f"The plugin {team}.{name} is not active.")
+        if hash not in (None, record.hash):
+            raise CallError(f"The plugin {team}.{name} was replaced.", hint="Read its schema again.")
+        return record
+
     async def _check_file(self, record: PluginRecord) -> None:
         """Raise CallError, and take the approval back, if the file is not what was approved."""
         path = self._files.path(record.team, file_name(record.name))
-        try:
-            text = await asyncio.to_thread(path.read_text)
-        except (OSError, UnicodeDecodeError):
-            text = ""
-        if hash_of(text) != record.hash:
+        if hash_of(await asyncio.to_thread(read_source_file, path)) != record.hash:
             reason = "its file was changed after it was approved"
-            await self._retire(replace(record, state="failed_verification", reason=reason))
+            await self._fail(record, reason)
             raise CallError(f"The plugin {record.id} cannot be called: {reason}.", hint="Propose it again.")
 
     async def _note_crash(self, record: PluginRecord, error: DragomanError) -> None:
@@ -234,29 +255,41 @@ class Plugins:
         crashes.append(time.monotonic())
         if len(crashes) == MAX_CRASHES and crashes[-1] - crashes[0] < CRASH_SECONDS:
             reason = f"it failed {MAX_CRASHES} times in a row of minutes: {error.message}"
-            await self._retire(replace(record, state="failed_verification", reason=reason))
+            await self._fail(record, reason)
 
-    async def _retire(self, record: PluginRecord) -> PluginRecord:
-        """Store a plugin that is no longer active, and end it."""
-        if find(self._registry, record.id) is not None:
-            self._registry.remove(record.id)
-        stored = await self.store.put(record)
+    async def _fail(self, record: PluginRecord, reason: str) -> None:
+        """Deactivate a plugin that is no longer verified, unless it was deactivated or replaced meanwhile."""
+        async with self._changing:
+            if self.store.find(record.team, record.name) == record:
+                await self._retire(record, "failed_verification", reason=reason)
+
+    async def _retire(self, record: PluginRecord, state: PluginState, *, reason: str) -> PluginRecord:
+        """Store that a plugin is no longer active, and end it. Called with the lock."""
+        self._unregister(record.id)
+        stored = await self.store.put(replace(record, state=state, reason=reason))
         await self._end(record.id)
         return stored
+
+    def _unregister(self, id: str) -> None:
+        """Remove the operation of a plugin; a sub-agent that has taken its place stays."""
+        existing = find(self._registry, id)
+        if existing is not None and is_plugin(existing):
+            self._registry.remove(id)
 
     async def _end(self, id: str) -> None:
         """End the process of a plugin, and forget its crashes."""
         self._crashes.pop(id, None)
         process = self._processes.pop(id, None)
         if process is not None:
-            await process.close()
+            await process.end()
 
     def _check_free(self, team: str, name: str, *, owner: str) -> None:
         """Raise Conflict if the id is taken, or the owner has too many plugins."""
         existing = self.store.find(team, name)
         if existing is not None and (existing.owner != owner or existing.state == "active"):
             raise Conflict(f"There is a plugin {team}.{name} already.", hint="Choose another name.")
-        if existing is None and find(self._registry, f"{team}.{name}") is not None:
+        other = find(self._registry, f"{team}.{name}")
+        if other is not None and not is_plugin(other):
             raise Conflict(f"There is an operation {team}.{name} already.", hint="Choose another name.")
         if existing is None and len(self.store.list(team, owner=owner)) >= MAX_PLUGINS:
             raise Conflict(f"The team {team!r} has {MAX_PLUGINS} plugins already.")
@@ -265,7 +298,7 @@ class Plugins:
         """Register an active plugin, for its owner alone."""
 
         async def run(input: Any, _: Context) -> Any:
-            return await self.call(record.team, record.name, input=input)
+            return await self.call(record.team, record.name, input=input, hash=record.hash)
 
         operation = Operation.from_schema(
             run,
@@ -292,6 +325,11 @@ async def run_tests(source: PluginSource, process: PluginProcess) -> None:
             raise CallError(f"Test {number} failed: expected {test.output!r}, got {output!r}"[:500])
 
 
+def is_plugin(operation: Operation) -> bool:
+    """Return whether an operation is a plugin."""
+    return operation.source.startswith(SOURCE_PREFIX)
+
+
 def provider_of(record: PluginRecord) -> str:
     """Return what runs a plugin, as approvals name it."""
     return f"plugin:{record.hash}"
@@ -300,6 +338,14 @@ def provider_of(record: PluginRecord) -> str:
 def file_name(name: str) -> str:
     """Return the path of a plugin's file in `generated/` of its team."""
     return f"plugins/{name}.py"
+
+
+def read_source_file(path: Path) -> str:
+    """Return the text of a plugin's file; an empty one if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def find(registry: Registry, id: str) -> Operation | None:

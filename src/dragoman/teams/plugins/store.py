@@ -14,11 +14,16 @@ from dragoman.store.mcp_servers import DefinitionPin, PinStore
 from dragoman.suggestions import suggest
 
 PIN_PREFIX = "plugin:"  # before the team; no MCP server has a colon in its name
+MAX_EARLIER = 50
 PluginState = Literal["proposed", "active", "deprecated", "failed_verification"]
 
 
 class PluginRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A plugin of a team. `owner` proposed it and alone sees it; `reason` is why it is not active."""
+    """A plugin of a team. `owner` proposed it and alone sees it; `reason` is why it is not active.
+
+    `earlier` are the hashes of sources that were approved before: a file of such a hash is out of date, and
+    was not changed by anybody.
+    """
 
     team: str
     name: str
@@ -32,6 +37,13 @@ class PluginRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     approved_by: str | None = None
     changed_at: float = 0.0
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def approved_hashes(self) -> tuple[str, ...]:
+        """The hashes of the sources that were approved so far, the last ones."""
+        own = () if self.approved_by is None else (self.hash,)
+        return tuple(dict.fromkeys((*self.earlier, *own)))[-MAX_EARLIER:]
 
     @property
     def id(self) -> str:

@@ -11,6 +11,7 @@ from dragoman.errors import BadRequest, CallDenied, CallError
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.operations.context import Context
+from dragoman.operations.sanitize import INVISIBLE
 from dragoman.runs.preparation import first_words
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store.sessions.sessions import Session
@@ -57,6 +58,8 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_task(new: NewTask, identity: Identity, *, context: Context | None, now: float) -> TeamTask:
     """Return the row of a task. Raises BadRequest, CallError when it is nested too deep, CallDenied."""
+    if context is not None and context.agent is not None:  # people see what the next model reads
+        new = msgspec.structs.replace(new, text=INVISIBLE.sub("", new.text))
     check_texts(new)
     id = new_id("task")
     place = SESSION_PREFIX + (id if new.topic is None else topic_key(new.team, new.topic))

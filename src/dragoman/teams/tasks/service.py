@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import NotFound
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
+from dragoman.operations.sanitize import escape_invisible
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import ACTIVE_STATES, TaskEnd, TaskState, TaskSubmission, TeamTask
@@ -120,10 +122,12 @@ class TeamTasks(StoredTasks):
     ) -> None:
         """Send a message to the agent of a session: it reads it at its next step, or is woken by it.
 
-        With a `key` the message is sent once. Raises NotFound, LimitReached.
+        It is one line of JSON, so that nothing in it passes for the hub's words. With a `key` it is sent
+        once. Raises NotFound, LimitReached.
         """
+        quoted = escape_invisible(msgspec.json.encode({"message": text}).decode())
         await self.worker.delivery.tell(
-            session_id, text=f"[the hub] A message of {sender}: {text}", identity=identity, key=key
+            session_id, text=f"[the hub] A message of {sender}:\n{quoted}", identity=identity, key=key
         )
 
     async def count_states(self, identity: Identity) -> Mapping[str, Mapping[str, int]]:

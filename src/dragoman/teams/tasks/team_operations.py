@@ -149,8 +149,10 @@ class TeamChanges:
         is_repeated = has_consent(context) and self._files.local.has_team(new.name, content=content)
         if not is_repeated:  # after a crash it may be there already
             self._files.local.check_team(new.name, content=content)
+        shown = {"secrets": secrets, "keeps_secrets": await self._kept_secrets(new, context=context)}
         wanted: Json = {"name": new.name, TEAM_FILE: content, **rules}
-        require_consent("teams.create", wanted | ({"secrets": secrets} if secrets else {}), context=context)
+        wanted |= {name: names for name, names in shown.items() if names}
+        require_consent("teams.create", wanted, context=context)
         await self._files.create_team(new.name, content=content, files=rules)
         await self._copy_secrets(own, new.name, names=secrets, context=context)
         return {"team": new.name, "parent": above, "created": True}
@@ -259,6 +261,11 @@ class TeamChanges:
                     hint=f"it has: {', '.join(own_names) or 'none'}",
                 )
         return sorted(set(names))
+
+    async def _kept_secrets(self, new: NewTeam, *, context: Context) -> Sequence[str]:
+        """Return the secrets that a team gets because there was one of its name before."""
+        entries = await self._vault.list(new.name, context.identity.owner)
+        return sorted({entry.name for entry in entries} - set(new.secrets))
 
     async def _copy_secrets(
         self, own: TeamSpec | None, name: str, *, names: Sequence[str], context: Context

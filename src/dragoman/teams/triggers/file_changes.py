@@ -76,7 +76,8 @@ class FileWatcher:
             with suppress(TimeoutError):
                 rest = REST_FACTOR * (time.monotonic() - began)
                 delay = max(LOOK_INTERVAL, rest) if has_some else REFRESH_INTERVAL
-                await asyncio.wait_for(self._changed.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
 
     async def look(self, *, is_new: bool = True) -> bool:
         """Look once; return whether there are triggers that wait for files. StoreError, Unavailable.

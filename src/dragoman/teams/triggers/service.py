@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -95,10 +96,17 @@ class TriggerService:
             return await self.triggers.find(team, name, owner=None)
 
     async def list(
-        self, *, caller: Identity, team: str | None = None, limit: int = 1_000
+        self,
+        *,
+        caller: Identity,
+        team: str | None = None,
+        text: str | None = None,
+        after: TriggerRecord | None = None,
+        limit: int = 1_000,
     ) -> Sequence[TriggerRecord]:
-        """Return the triggers that a caller sees, by team and name."""
-        return await self.triggers.list(owner=visible_owner(caller), team=team, limit=limit)
+        """Return the triggers that a caller sees, by team and name; see `TriggerRepository.list`."""
+        owner = visible_owner(caller)
+        return await self.triggers.list(owner=owner, team=team, text=text, after=after, limit=limit)
 
     async def history(
         self, trigger: TriggerRecord, *, before: float | None = None, limit: int = 50
@@ -224,7 +232,8 @@ class TriggerService:
         now = self.triggers.now()
         session = Session(id=hub_session_id(id, owner=owner), owner=owner, created_at=now, updated_at=now)
         with suppress(Conflict):  # it is there
-            await self.store.sessions.create(session)
+            create = partial(self.store.sessions.create, session)
+            await self.store.session_deletion.make_room(session.id, create)
 
     async def disable(self, trigger: TriggerRecord, reason: str | None = None) -> TriggerRecord:
         """Let a trigger fire no more, until it is enabled. Its running tasks continue."""
@@ -235,7 +244,7 @@ class TriggerService:
 
     async def disable_all(self, team: str) -> None:
         """Disable the triggers of a team that is removed, so that a later one of its name gets no tasks."""
-        for each in await self.triggers.list(owner=None, team=team, limit=MAX_OF_TEAM):
+        for each in await self.triggers.list(team=team, limit=MAX_OF_TEAM):
             await self.disable(each, "its team was removed")
 
     async def remove(self, trigger: TriggerRecord) -> None:

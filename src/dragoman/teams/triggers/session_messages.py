@@ -27,7 +27,7 @@ from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.tasks.results import RESULT_PART
 from dragoman.teams.topic_routing import normalize
 from dragoman.teams.trigger_spec import KeywordConfig, MessageConfig
-from dragoman.teams.triggers.occurrence_input import MAX_INPUT, occurrence_input, shorten
+from dragoman.teams.triggers.occurrence_input import MAX_INPUT, MAX_LABEL, occurrence_input, shorten
 from dragoman.teams.triggers.service import MESSAGE_TYPES, TriggerService, read_definition
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ class MessageWatcher:
                 log.info("messages for triggers are read later: %s", error.message)
                 delay = RETRY_INTERVAL
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
 
     async def _follow(self, triggers: Sequence[TriggerRecord]) -> None:
         """Follow messages until the triggers have changed, or may have."""
@@ -90,7 +91,8 @@ class MessageWatcher:
 
     async def _wait_changed(self) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), REFRESH_INTERVAL)
+            async with asyncio.timeout(REFRESH_INTERVAL):
+                await self._changed.wait()
 
     async def _save(self, triggers: Sequence[TriggerRecord], position: str) -> None:
         for each in triggers:
@@ -126,8 +128,8 @@ class MessageWatcher:
             "session": session,
             "id": message.id,
             "text": shorten(message.text, MAX_INPUT),
-            "channelType": channel.get("channelType"),
-            "channelId": channel.get("channelId"),
+            "channelType": shorten_label(channel.get("channelType")),
+            "channelId": shorten_label(channel.get("channelId")),
         }
         now = self._triggers.now()
         occurrence = TriggerOccurrence(
@@ -144,6 +146,11 @@ class MessageWatcher:
         )
         if await self._triggers.fire(trigger, [occurrence], progress=str(event.position)):
             self._service.wake()
+
+
+def shorten_label(value: object) -> str | None:
+    """Return a value of a message's metadata as a short text."""
+    return None if value is None else shorten(str(value), MAX_LABEL)
 
 
 def is_ahead(event: HubEvent, trigger: TriggerRecord) -> bool:

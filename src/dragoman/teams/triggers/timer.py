@@ -14,9 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from dragoman.errors import BadRequest, DragomanError, NotFound, StoreError, Unavailable
+from dragoman.offload import offload
 from dragoman.store.settled_clock import SettledClock
 from dragoman.store.teams.task_records import TeamTask
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
@@ -40,6 +42,7 @@ CLOCK_TOLERANCE = 2.0  # seconds by which the clock may be set back unnoticed
 PURGE_INTERVAL = 86_400.0
 RETENTION = 90 * 86_400.0  # seconds for which an occurrence is known
 AT_ONCE = 100  # triggers or occurrences of one look
+OCCURRENCE_SIZE = 1_000  # bytes that computing an occurrence takes as much time as
 
 
 class TriggerTimer:
@@ -91,7 +94,8 @@ class TriggerTimer:
             except (StoreError, Unavailable) as error:
                 log.info("triggers fire later: %s", error.message)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await self._woken.wait()
             self._woken.clear()
 
     async def tick(self) -> None:
@@ -170,7 +174,8 @@ class TriggerTimer:
     async def _fire_schedule(self, trigger: TriggerRecord, config: ScheduleConfig) -> None:
         now, zone = self._triggers.now(), find_zone(config.zone)
         first = now if trigger.next_at is None else trigger.next_at
-        due = due_occurrences(config.cron, first, now=now, zone=zone, missed=config.missed)
+        find = partial(due_occurrences, config.cron, first, now=now, zone=zone, missed=config.missed)
+        due = await offload(OCCURRENCE_SIZE * int(max(0.0, now - first) // 60), find)
         occurrences = [
             self._occurrence(trigger, occurrence_key(each.at), at=each.at, missedCount=each.missed_count)
             for each in due

@@ -8,17 +8,19 @@ from pathlib import Path
 
 from dragoman.errors import Forbidden
 
+GIT_FOLDER = ".git"  # its hooks and configuration name programs that git runs for whoever works there
+
 
 class ProtectedFiles:
     """Files that are not written, and folders in which nothing is.
 
-    They are looked up when asked, so that a file that is replaced stays protected. `names` are protected in
-    every folder, in any case of their letters.
+    They are looked up when asked, so that a file that is replaced stays protected. `names`, and `.git`, are
+    protected in every folder, in any case of their letters.
     """
 
     def __init__(self, paths: Iterable[Path] = (), *, names: Iterable[str] = ()) -> None:
         self._paths = tuple(paths)
-        self._names = frozenset(name.casefold() for name in names)
+        self._names = frozenset(name.casefold() for name in (GIT_FOLDER, *names))
 
     def check_names(self, parts: Iterable[str], *, path: str) -> None:
         """Raise Forbidden if a path leads to or through one of the names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
@@ -26,9 +27,13 @@ class BackgroundCommand(msgspec.Struct, frozen=True, eq=False):
 
 
 class BackgroundCommands:
-    """The background commands of a hub. Another owner's or agent's are not there."""
+    """The background commands of a hub. Another owner's or agent's are not there.
 
-    def __init__(self) -> None:
+    `on_start` is called before a command starts; then `end_run` has to be called at the end of its run.
+    """
+
+    def __init__(self, *, on_start: Callable[[], None] = lambda: None) -> None:
+        self._on_start = on_start
         self._commands: dict[str, BackgroundCommand] = {}
         self._starting: Counter[tuple[str, str | None]] = Counter()
         """How many commands are being started, by caller."""
@@ -47,6 +52,7 @@ class BackgroundCommands:
             if each.task.done():
                 del self._commands[id]
         self._starting[caller] += 1
+        self._on_start()
         try:
             command = await ShellCommand.start(program)
         finally:

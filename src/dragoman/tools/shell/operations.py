@@ -8,10 +8,11 @@ from typing import Annotated, NotRequired, TypedDict
 from pydantic import Field
 
 from dragoman.errors import CallError
+from dragoman.operations.call_limiter import KeyedSlots
 from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
-from dragoman.tools.shell.background import BackgroundCommands
+from dragoman.tools.shell.background import MAX_RUNNING, BackgroundCommands, caller_of
 from dragoman.tools.shell.command import MIN_FREE, CommandEnd, ShellCommand
 from dragoman.tools.shell.workplace import Workplaces
 
@@ -41,6 +42,7 @@ def shell_operations(workplaces: Workplaces, background: BackgroundCommands) -> 
 
 def run_operation(workplaces: Workplaces, background: BackgroundCommands) -> Operation:
     """Return `shell.run`."""
+    slots = KeyedSlots(MAX_RUNNING)
 
     async def run(
         command: Annotated[str, Field(min_length=1, max_length=20_000)],
@@ -61,8 +63,9 @@ def run_operation(workplaces: Workplaces, background: BackgroundCommands) -> Ope
         if in_background:
             id = await background.start(workplace.program(command), seconds=limit, context=context)
             return command_result(background.get(id, context), context, id=id)
-        running = await ShellCommand.start(workplace.program(command))
-        await running.run(limit, on_output=OutputReporter(running, context).report)
+        async with slots.acquire(caller_of(context)):
+            running = await ShellCommand.start(workplace.program(command))
+            await running.run(limit, on_output=OutputReporter(running, context).report)
         return command_result(running, context)
 
     return from_function(run, "shell", timeout=MAX_SECONDS + 60)

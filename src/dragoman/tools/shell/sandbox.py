@@ -11,6 +11,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from dragoman.processes.resource_limits import FILTER_DESCRIPTOR, with_limits
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.control_groups import ControlGroups
 from dragoman.tools.shell.mode_filter import is_known_machine, mode_filter
+from dragoman.tools.shell.repository import READ_ONLY_HINT, placeholder, repository_mounts
 
 HOME = "/team"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
@@ -38,7 +40,11 @@ SET_ID_HINT = (
     "The sandbox refuses the set-user-id and set-group-id bits, also of folders: make repositories without "
     "`--shared`, and leave these bits out of the modes for chmod and install."
 )
-HINTS = {"Operation not permitted": SET_ID_HINT, "writable by group": SET_ID_HINT}  # the latter is git's
+HINTS = {
+    "Operation not permitted": SET_ID_HINT,
+    "writable by group": SET_ID_HINT,  # this is git's
+    "Read-only file system": READ_ONLY_HINT,
+}
 PROBE_SECONDS = 10.0
 
 
@@ -52,11 +58,12 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A folder that a command sees, by its name below HOME."""
+    """A folder that a command sees, by its name below HOME; whether it writes there, and to its `.git`."""
 
     name: str
     folder: Path
     writable: bool = False
+    git: bool = False
 
 
 class Sandbox:
@@ -92,28 +99,39 @@ class Sandbox:
     ) -> ShellProgram:
         """Return a program that runs in the sandbox. `folder` is where it starts.
 
-        Raises CallError where the number of its processes cannot be limited.
+        Raises CallError where the number of its processes cannot be limited, or its repository not protected.
         """
-        groups = ControlGroups.create(processes=limits.processes, memory=limits.memory)
-        if not groups.limits_processes and os.getuid() == 0:
-            groups.remove()
-            raise CallError(
-                "Commands cannot run here: the hub runs as root and may not make control groups, so nothing "
-                "would limit the number of processes.",
-                hint="Run the hub as another user.",
+        with ExitStack() as cleanup:
+            repositories = self._protect_repositories(mounts, cleanup)
+            groups = ControlGroups.create(processes=limits.processes, memory=limits.memory)
+            cleanup.callback(groups.remove)
+            if not groups.limits_processes and os.getuid() == 0:
+                raise CallError(
+                    "Commands cannot run here: the hub runs as root and may not make control groups, so "
+                    "nothing would limit the number of processes.",
+                    hint="Run the hub as another user.",
+                )
+            count = limits.processes  # dash names the limit -p, other shells -u
+            limited = f'ulimit -u {count} 2>/dev/null || ulimit -p {count} || exit 126; exec "$@"'
+            inner = ["/bin/sh", "-c", limited, "sh", *arguments]
+            shown = [*system_mounts(limits), *masks(self._hidden), *folder_mounts(mounts), *repositories]
+            outer = [str(self._bwrap), *namespaces(limits), *shown]
+            program = with_limits(
+                [*outer, "--chdir", folder, "--", *inner],
+                resource_limits(limits),
+                groups=groups.folders,
+                seccomp_filter=mode_filter(),
             )
-        count = limits.processes  # dash names the limit -p, other shells -u
-        limited = f'ulimit -u {count} 2>/dev/null || ulimit -p {count} || exit 126; exec "$@"'
-        inner = ["/bin/sh", "-c", limited, "sh", *arguments]
-        shown = [*system_mounts(limits), *masks(self._hidden), *folder_mounts(mounts)]
-        outer = [str(self._bwrap), *namespaces(limits), *shown]
-        program = with_limits(
-            [*outer, "--chdir", folder, "--", *inner],
-            resource_limits(limits),
-            groups=groups.folders,
-            seccomp_filter=mode_filter(),
-        )
-        return ShellProgram(program, "/", {}, on_end=groups.remove, hints=HINTS)
+            return ShellProgram(program, "/", {}, on_end=cleanup.pop_all().close, hints=HINTS)
+
+    def _protect_repositories(self, mounts: Sequence[Mount], cleanup: ExitStack) -> list[str]:
+        """Return the options that protect the repositories of writable folders."""
+        options = []
+        for mount in mounts:
+            if mount.writable and not mount.git:
+                cleanup.enter_context(placeholder(mount.folder))
+                options += repository_mounts(mount.folder, f"{HOME}/{mount.name}")
+        return options
 
     async def _probe(self, bwrap: str) -> bool:
         """Return whether bubblewrap runs a program; note why not."""

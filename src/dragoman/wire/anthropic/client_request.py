@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, UnknownThread
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
@@ -57,6 +57,8 @@ def _decode_body(raw: bytes) -> RequestFields:
 
 def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelRequest, tuple[str, ...]]:
     model = body.text("model")
+    if not count_only:
+        _check_thread(body)
     options, ignored = parse_options(body, count_only=count_only)
     tools = _parse_tools(body, ignored) if body.has("tools") else ()
     choice = _parse_choice(body.nested("tool_choice"), tools) if body.has("tool_choice") else None
@@ -74,6 +76,16 @@ def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelReque
         model=model, messages=history.messages(), tools=tools, tool_choice=choice, options=options
     )
     return request, tuple(dict.fromkeys((*ignored, *history.ignored_fields)))
+
+
+def _check_thread(body: RequestFields) -> None:
+    """Refuse the rest of a conversation that only Anthropic keeps. Clients then send all of its messages."""
+    if body.has("thread") and body.nested("thread").raw.get("type") != "create":
+        raise UnknownThread(
+            "the provider of this model keeps no threads",
+            field="thread",
+            hint="send all messages, without `thread`",
+        )
 
 
 def _parse_tools(body: RequestFields, ignored: list[str]) -> tuple[Tool, ...]:

@@ -13,9 +13,17 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
-from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, OutOfOrder, ProviderError
+from dragoman.errors import (
+    BadRequest,
+    BudgetExhausted,
+    DragomanError,
+    OutOfOrder,
+    ProviderError,
+    UnknownThread,
+)
 from dragoman.wire import json_codec
 from dragoman.wire.anthropic.encoder_blocks import INVALID_JSON_KEY, BlockEncoder, parse_arguments
+from dragoman.wire.anthropic.usage import SERVICE_TIERS
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
 
@@ -104,10 +112,10 @@ class AnthropicStreamEncoder:
                 self._block_encoder.add_event(event)
 
     def _encode_finish(self, event: e.FinishStep) -> None:
-        stop = encode_stop(event)
         self._block_encoder.finish()
+        stop = encode_stop(event, lacks_calls=self._block_encoder.lacks_calls)
         self._finished = True
-        usage = encode_usage_or_estimate(event.usage, self._text_length)
+        usage = encode_usage_or_estimate(event.usage, self._text_length) | _encode_tier(event)
         self._frame_writer.write_frame(
             b"message_delta", {"type": "message_delta", "delta": stop, "usage": usage}
         )
@@ -139,9 +147,11 @@ def encode_document(
     if finish is None:
         raise incomplete_answer_error("ended without a finish")
     blocks.finish()
-    usage = {"input_tokens": input_tokens or 0, **encode_usage_or_estimate(finish.usage, text_length)}
+    stop = encode_stop(finish, lacks_calls=blocks.lacks_calls)
+    counts = encode_usage_or_estimate(finish.usage, text_length)
+    usage = {"input_tokens": input_tokens or 0, **counts, **_encode_tier(finish)}
     return json_codec.encode_document(
-        {**_empty_message(id, model, usage=usage), "content": content.blocks, **encode_stop(finish)}
+        {**_empty_message(id, model, usage=usage), "content": content.blocks, **stop}
     )
 
 
@@ -305,7 +315,13 @@ def _own_error(error: DragomanError) -> dict[str, Any]:
         message = f"{_TOO_LONG}: {message}"  # clients recognise this text and shorten the conversation
     if isinstance(error, BadRequest) and error.field and error.field not in message:
         message = f"{error.field}: {message}"
-    return {"type": error_type, "message": f"{message} ({error.hint})" if error.hint else message}
+    body: dict[str, Any] = {
+        "type": error_type,
+        "message": f"{message} ({error.hint})" if error.hint else message,
+    }
+    if isinstance(error, UnknownThread):
+        body["details"] = {"error_code": "thread_not_found"}  # SDKs send the whole conversation then
+    return body
 
 
 # ---- Stop reason and usage
@@ -323,9 +339,11 @@ _STOP_REASONS: Mapping[e.FinishReason, str] = {
 }
 
 
-def encode_stop(finish: e.FinishStep) -> dict[str, Any]:
+def encode_stop(finish: e.FinishStep, *, lacks_calls: bool) -> dict[str, Any]:
     """Return stop reason and stop sequence; Anthropic's own if it gave them. ProviderError if there is
     none.
+
+    Some servers say `tool_calls` after a plain text: clients would look for a call to answer (`lacks_calls`).
     """
     metadata = (finish.provider_metadata or {}).get("anthropic", {})
     stop_sequence = metadata.get("stopSequence")
@@ -333,7 +351,8 @@ def encode_stop(finish: e.FinishStep) -> dict[str, Any]:
     if stop_reason is None and stop_sequence is not None:
         stop_reason = "stop_sequence"
     if stop_reason is None and finish.finish_reason is not None:
-        stop_reason = _STOP_REASONS.get(finish.finish_reason)
+        reason = "stop" if lacks_calls and finish.finish_reason == "tool-calls" else finish.finish_reason
+        stop_reason = _STOP_REASONS.get(reason)
     if stop_reason is None:
         raise incomplete_answer_error(f"ended with {finish.finish_reason!r}, which is not a finish reason")
     stop = {
@@ -342,6 +361,12 @@ def encode_stop(finish: e.FinishStep) -> dict[str, Any]:
         "stop_details": metadata.get("stopDetails"),
     }
     return {**stop, "container": metadata["container"]} if metadata.get("container") else stop
+
+
+def _encode_tier(finish: e.FinishStep) -> dict[str, str]:
+    """Encode the service tier as a part of usage; nothing for one that Anthropic does not have."""
+    found = next((word for word, tier in SERVICE_TIERS.items() if tier == finish.service_tier), None)
+    return {} if found is None else {"service_tier": found}
 
 
 def encode_usage(usage: e.Usage | None) -> dict[str, Any]:

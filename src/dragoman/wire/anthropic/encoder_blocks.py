@@ -83,11 +83,17 @@ class BlockEncoder:
     def __init__(self, sink: BlockSink) -> None:
         self.open_text_id: str | None = None
         self.started = False  # at least one block was started
+        self._has_calls = False  # for the client to run
         self._sink = sink
         self._current: _CurrentBlock | None = None
         self._queue: list[e.Event] = []
         self._ended_calls: set[str] = set()  # ids
         self._sources: list[e.SourceUrl] = []  # that no text has cited
+
+    @property
+    def lacks_calls(self) -> bool:
+        """Whether there are blocks, and none is a call."""
+        return self.started and not self._has_calls
 
     def add_event(self, event: e.Event) -> None:
         """Add any event; those without an equivalent are ignored."""
@@ -204,6 +210,7 @@ class BlockEncoder:
         """Start the block of a call, unless it is open; what is opaque in the call comes before it."""
         if not current.is_open:
             self._write_call_metadata(current, id)
+        self._has_calls = True
         self._start_block(current, _tool_use_block(id, name, metadata=current.metadata))
 
     def _write_call_metadata(self, current: _CurrentBlock, id: str) -> None:
@@ -284,8 +291,10 @@ def parse_arguments(arguments: str) -> Any:
 
 
 def _input_object(tool_input: Any) -> dict[str, Any]:
-    """The input of a call as an object."""
-    value = parse_arguments(tool_input) if isinstance(tool_input, str) else tool_input
+    """The input of a call as an object. Some servers encode it twice: then it is JSON in a string."""
+    value = tool_input
+    for _ in range(2):
+        value = parse_arguments(value) if isinstance(value, str) else value
     return dict(value) if isinstance(value, Mapping) else {INVALID_JSON_KEY: tool_input}
 
 

@@ -175,6 +175,7 @@ class AnthropicEventBuilder(AnswerBuilder):
                     self._model,
                     self.provider,
                     provider_metadata={FAMILY: self._metadata},
+                    service_tier=self._usage.service_tier,
                 )
             ]
         )

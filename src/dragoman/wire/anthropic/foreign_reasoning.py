@@ -23,7 +23,7 @@ PREFIX = "dragoman-reasoning:"
 FOREIGN_SIGNATURE = PREFIX + "{}"
 """Of reasoning without anything opaque: Anthropic's API refuses it when it is sent back."""
 _PREFIX_BYTES = PREFIX.encode()
-_REASONING_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
+_REASONING_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque", "reasoning_summary")
 _TEXT_FIELDS = ("text", "summary", "thinking")
 _THINKING_TYPES = ("thinking", "redacted_thinking")
 _SOURCE_INDEX = "dragoman-source:"  # in place of what Anthropic encrypts

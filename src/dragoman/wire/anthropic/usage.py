@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from dragoman.events import ModelUsage, Usage
 
+SERVICE_TIERS: Mapping[str, str] = {"standard": "default", "priority": "priority"}
+"""Anthropic's words for the tiers of answers, and OpenAI's; the others' tiers have no equivalent."""
 _PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -33,6 +35,12 @@ class AnthropicUsage:
         """Update with later counts; absent ones are unchanged."""
         if isinstance(usage, Mapping):
             self._counts.update({name: value for name, value in usage.items() if value is not None})
+
+    @property
+    def service_tier(self) -> str | None:
+        """The service tier of the answer in OpenAI's words."""
+        tier = self._counts.get("service_tier")
+        return SERVICE_TIERS.get(tier) if isinstance(tier, str) else None
 
     def to_usage(self) -> Usage | None:
         """Return the usage; None if nothing was counted.

@@ -79,6 +79,7 @@ class OpenAIChunk(msgspec.Struct, gc=False):
     citations: Any = None
     search_results: Any = None
     web_search: Any = None
+    service_tier: Any = None
 
 
 _decoder = msgspec.json.Decoder(OpenAIChunk)
@@ -172,7 +173,7 @@ def _lenient_delta(value: Any) -> OpenAIDelta | None:
     )
 
 
-_TOP_LEVEL_FIELDS = ("error", "x_groq", "citations", "search_results", "web_search")
+_TOP_LEVEL_FIELDS = ("error", "x_groq", "citations", "search_results", "web_search", "service_tier")
 _TEXT_FIELDS = ("reasoning_content", "reasoning", "reasoning_text", "refusal")
 _OPAQUE_FIELDS = (
     "reasoning_details",

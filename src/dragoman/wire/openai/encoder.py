@@ -89,7 +89,8 @@ class OpenAIStreamEncoder:
         usage = encode_usage(finish.usage) if self._include_usage else None
         if usage is None:
             return DONE_FRAME
-        return self._chunk_prefix + b'],"usage":' + _encode(usage) + b"}\n\n" + DONE_FRAME
+        tier = _encode_tier(finish)
+        return self._chunk_prefix + b"]" + tier + b',"usage":' + _encode(usage) + b"}\n\n" + DONE_FRAME
 
     def _encode_event(self, event: e.Event) -> Sequence[bytes]:
         """Encode any single event."""
@@ -110,8 +111,9 @@ class OpenAIStreamEncoder:
             delta = to_function_call(delta)
         if self._delta_encoder.finish is None or was_finished:
             return self._delta_prefix, _encode(delta), self._chunk_suffix
-        reason = b'"finish_reason":"%b"' % self._finish_reason(self._delta_encoder.finish).encode()
-        return self._delta_prefix, _encode(delta), self._chunk_suffix.replace(b'"finish_reason":null', reason)
+        finish = self._delta_encoder.finish
+        end = b'"finish_reason":"%b"}]%b' % (self._finish_reason(finish).encode(), _encode_tier(finish))
+        return self._delta_prefix, _encode(delta), self._chunk_suffix.replace(b'"finish_reason":null}]', end)
 
     def _finish_reason(self, finish: e.FinishStep) -> str:
         return finish_reason(finish, calls_functions=self._calls_functions)
@@ -138,8 +140,14 @@ def encode_document(
             "model": model,
             "choices": [choice],
             "usage": encode_usage(finish.usage),
+            **({} if finish.service_tier is None else {"service_tier": finish.service_tier}),
         }
     )
+
+
+def _encode_tier(finish: e.FinishStep) -> bytes:
+    """Return the field of a chunk for the service tier; nothing where it is not known."""
+    return b"" if finish.service_tier is None else b',"service_tier":' + _encode(finish.service_tier)
 
 
 def finish_reason(finish: e.FinishStep, *, calls_functions: bool) -> str:

@@ -17,6 +17,7 @@ from dragoman import events as e
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.reasoning_metadata import reasoning_details
+from dragoman.wire.source_tracker import cited_place
 
 REASONING_FORMAT = "anthropic-claude-v1"
 
@@ -40,6 +41,7 @@ class DeltaEncoder:
     def __init__(self) -> None:
         self.finish: e.FinishStep | None = None
         self.text_length = 0  # characters so far
+        self._step_start = 0  # of them, those before the step
         self.open_text_id: str | None = None  # the open text block, unless it is a refusal or still empty
         self._started = False
         self._refusal_ids: set[str] = set()
@@ -89,6 +91,8 @@ class DeltaEncoder:
             fragments = self.tool_calls.encode(event)
             return {"tool_calls": fragments} if fragments else None
         match event:
+            case e.StartStep():
+                self._step_start = self.text_length
             case e.SourceUrl():
                 return self._encode_source(event)
             case e.File():
@@ -96,7 +100,8 @@ class DeltaEncoder:
             case e.FinishStep():
                 return self._encode_finish(event)
             case _:
-                return None
+                pass
+        return None
 
     def _start_text(self, event: e.TextStart) -> None:
         if (event.provider_metadata or {}).get("openai", {}).get("refusal"):
@@ -138,9 +143,17 @@ class DeltaEncoder:
         return delta or None
 
     def _encode_source(self, event: e.SourceUrl) -> MessageDelta:
-        """The citation's position is the current end of the text."""
-        position = {"start_index": self.text_length, "end_index": self.text_length}
-        citation = {"url": event.url, "title": event.title or event.url, **position}
+        """The citation's position is where its provider places it, or else the current end of the text."""
+        place = cited_place(event)
+        start, end = (self._step_start + index for index in place) if place else (0, 0)
+        if not self._step_start <= start < end <= self.text_length:
+            start = end = self.text_length
+        citation = {
+            "url": event.url,
+            "title": event.title or event.url,
+            "start_index": start,
+            "end_index": end,
+        }
         entry = {"type": "url_citation", "url_citation": citation}
         return {"annotations": [self._with_index("annotations", entry)]}
 

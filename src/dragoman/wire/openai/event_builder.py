@@ -98,6 +98,7 @@ class OpenAIEventBuilder(AnswerBuilder):
         self._sources = SourceTracker()
         self._audio: list[str] = []  # base64 of a spoken answer, as it comes
         self._usage: Any = None
+        self._service_tier: str | None = None
 
     def add_if_sole_delta(self, chunk: OpenAIChunk) -> bool:
         """Add a chunk that contains nothing but a delta, as nearly all do; return False for any other.
@@ -184,6 +185,8 @@ class OpenAIEventBuilder(AnswerBuilder):
         """Add any chunk."""
         self.model = self.model or chunk.model or ""
         self._set_usage(chunk.usage)
+        if isinstance(chunk.service_tier, str):
+            self._service_tier = chunk.service_tier
         if chunk.search_results or chunk.citations or chunk.web_search:
             self._insert_events(
                 self._sources.new_sources(chunk.search_results, chunk.citations, chunk.web_search)
@@ -240,7 +243,8 @@ class OpenAIEventBuilder(AnswerBuilder):
         if self._audio:
             self.blocks.insert([audio_file(self._audio, self.audio_format)])
         model = self.model or self.requested_model
-        self.blocks.insert([FinishStep(reason, self.usage, model, self.provider)])
+        finish = FinishStep(reason, self.usage, model, self.provider, service_tier=self._service_tier)
+        self.blocks.insert([finish])
 
     def _add_choice(self, choice: OpenAIChoice) -> None:
         if choice.delta is not None:
@@ -294,10 +298,13 @@ class OpenAIEventBuilder(AnswerBuilder):
         has_details = delta.reasoning_details or delta.thinking_blocks or delta.reasoning_opaque
         if has_details:
             self._split_content()
-        reasoning = self._reasoning.add_delta(delta)
-        if reasoning:
-            self._write_block("reasoning", reasoning)
-        elif has_details and self._reasoning.has_opaque and not self._started:
+        self._write_reasoning(self._reasoning.add_delta(delta), is_opaque=bool(has_details))
+
+    def _write_reasoning(self, text: str, *, is_opaque: bool) -> None:
+        """Write the text of a delta; one that is only opaque may open a block."""
+        if text:
+            self._write_block("reasoning", text)
+        elif is_opaque and self._reasoning.has_opaque and not self._started:
             self._started = True
             self.blocks.open("reasoning")
 
@@ -305,9 +312,9 @@ class OpenAIEventBuilder(AnswerBuilder):
         """Add one part of a content list (Mistral, Databricks)."""
         part_type = part.get("type") if isinstance(part, Mapping) else "text"
         if part_type in ("thinking", "reasoning"):
-            self._write_block(
-                "reasoning", as_text(part.get("thinking") or part.get("reasoning")) or as_text(part) or ""
-            )
+            self._reasoning.add_summary(part.get("summary"))
+            text = as_text(part.get("thinking") or part.get("reasoning")) or as_text(part) or ""
+            self._write_reasoning(text, is_opaque=True)
         elif part_type == "refusal":
             self._write_block("refusal", as_text(part.get("refusal")) or "")
         elif part_type == "image_url":

@@ -32,7 +32,8 @@ from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.openai.quirks import Quirks, distinct_call_ids, safe_tool_name
 from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
 
-_OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
+_CONTENT_FIELD = "reasoning_summary"  # goes back as a part of the content, as Databricks sends it
+_OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque", _CONTENT_FIELD)
 
 
 def write_messages(
@@ -74,7 +75,12 @@ class _StepWriter:
         """
         if not self._text and not self._tool_calls:
             return
-        answer: dict[str, Any] = {"role": "assistant", "content": self._text or None, **self._opaque_fields()}
+        answer: dict[str, Any] = {"role": "assistant", "content": self._text or None}
+        opaque_fields = self._opaque_fields()
+        if summary := opaque_fields.pop(_CONTENT_FIELD, None):
+            text = [{"type": "text", "text": self._text}] if self._text else []
+            answer["content"] = [{"type": "reasoning", "summary": summary}, *text]
+        answer |= opaque_fields
         if self._tool_calls:
             answer |= self._reasoning_text()
             answer["tool_calls"] = [self._write_call(part, id) for part, id in self._identified_calls()]

@@ -17,14 +17,18 @@ RESERVED_FIELDS = frozenset({"model", "messages", "stream", "stream_options", "e
 _ANTHROPIC_OPTIONS = frozenset(
     {
         "betas",
+        "billing_policy",
         "cache_control",
+        "compaction",
         "container",
         "context_management",
         "diagnostics",
+        "fallback_credit_token",
         "inference_geo",
         "mcp_servers",
         "output_config",
         "speed",
+        "thread",
         "user_profile_id",
         "workspace_id",
     }

@@ -14,7 +14,7 @@ from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.openai.chunk import OpenAIDelta
 
 _TEXT_FIELDS = ("text", "summary", "thinking")
-_LISTS = ("reasoning_details", "thinking_blocks")
+_LISTS = ("reasoning_details", "thinking_blocks", "reasoning_summary")
 _MOST_COMPARED = 16  # earlier entries of a type and index
 _OPAQUE_FIELDS = ("signature", "data")
 _IDENTITY_FIELDS = ("id", *_OPAQUE_FIELDS)
@@ -45,6 +45,10 @@ class ReasoningAccumulator:
         if text:
             self._has_text_field = True
         return text or ("" if self._has_text_field else entry_text)
+
+    def add_summary(self, entries: Any) -> None:
+        """Note the entries of a part of a content list (Databricks), whose text is read elsewhere."""
+        self._merge_entries("reasoning_summary", entries)
 
     @property
     def has_opaque(self) -> bool:

@@ -6,6 +6,7 @@ them, and end it. Developer and system items stay in their place as system messa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,7 +99,7 @@ class ItemParser:
         self._tools = tools
         self._ignored = ignored
         self._drafts: list[_ItemDraft] = []
-        self._open_calls: dict[str, tuple[_ItemDraft, int]] = {}
+        self._open_calls: dict[str, deque[tuple[_ItemDraft, int]]] = {}  # by call id, which may be shared
         self._call_metadata: dict[str, ProviderMetadata] = {}
         self._unread_calls: set[str] = set()
         self._unread: tuple[str, str] | None = None  # the last item that nothing has answered, and its type
@@ -250,7 +251,8 @@ class ItemParser:
 
     def _add_call_metadata(self, id: str, metadata: ProviderMetadata) -> None:
         """Add what is opaque in a call, which may come before or after it."""
-        draft, index = self._open_calls.get(id, (None, 0))
+        waiting = self._open_calls.get(id)
+        draft, index = waiting[-1] if waiting else (None, 0)
         part = None if draft is None else draft.parts[index]
         if draft is not None and isinstance(part, ToolPart):
             draft.parts[index] = replace(part, call_provider_metadata=metadata)
@@ -262,18 +264,21 @@ class ItemParser:
         if metadata is not None:
             part = replace(part, call_provider_metadata=metadata)
         draft = self._assistant(field)
-        self._open_calls[part.tool_call_id] = (draft, len(draft.parts))
+        waiting = self._open_calls.setdefault(part.tool_call_id, deque())
+        if waiting and waiting[0][0] is not draft:  # a reused id refers to the newest step
+            waiting.clear()
+        waiting.append((draft, len(draft.parts)))
         draft.parts.append(part)
 
     def _add_output(self, item: Mapping[str, Any], field: str) -> None:
         id = read_nonempty_string(_output_id(item), f"{field}.call_id")
-        call = self._open_calls.pop(id, None)
-        if call is None:
+        waiting = self._open_calls.get(id)
+        if not waiting:
             raise BadRequest(
                 f"{field}.call_id: there is no earlier call {describe_value(id)} without an output",
                 field=f"{field}.call_id",
             )
-        draft, index = call
+        draft, index = waiting.popleft()
         part = draft.parts[index]
         if isinstance(part, ToolPart):
             output = (

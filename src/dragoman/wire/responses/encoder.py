@@ -32,12 +32,14 @@ from dragoman.wire.responses.output_items import CompactionItem, EventSequence
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ANNOUNCED_EVENTS = 3  # created, queued and in_progress
 _CONTENT_EVENTS = (*TEXT_EVENTS, *REASONING_EVENTS, *INPUT_EVENTS, *OUTPUT_EVENTS, e.SourceUrl, e.File)
+_ITEM_EVENTS = (*_CONTENT_EVENTS, e.Data)
 _DELTAS = (e.TextDelta, e.ReasoningDelta)
 _INCOMPLETE_REASONS: Mapping[str, str] = {
     "length": "max_output_tokens",
     "content-filter": "content_filter",
     "max-steps": "max_tool_calls",
 }
+_CUT_REASONS = ("length", "content-filter")  # the model had more to write
 
 
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +85,7 @@ class ResponsesStreamEncoder:
         self.status: ResponseStatus = "queued" if head.queued else "in_progress"
         self._usage: e.Usage | None = None
         self._finish: e.FinishReason | None = None
+        self._service_tier: str | None = None
         self._error: dict[str, Any] | None = None
         self._incomplete: dict[str, Any] | None = None
         self._compaction: CompactionItem | None = None
@@ -116,6 +119,7 @@ class ResponsesStreamEncoder:
             "output": self._items.output if self._ended else [],
             "usage": encode_usage(self._usage) if self._ended else None,
             **head.fields,
+            **({} if self._service_tier is None else {"service_tier": self._service_tier}),
         }
 
     def start(self) -> bytes:
@@ -131,6 +135,8 @@ class ResponsesStreamEncoder:
         for event in batch if self._final_text is None else self._final_text.select(batch):
             if isinstance(event, _DELTAS):
                 self._length += len(event.delta)
+            if isinstance(event, _ITEM_EVENTS):
+                self._items.end_last_item()
             self._encode_event(event)
         return self._events.take()
 
@@ -162,7 +168,7 @@ class ResponsesStreamEncoder:
         if reason is None or reason in ("error", "aborted"):
             raise incomplete_answer_error(started=bool(self._items.output))
         self._start()
-        self._items.close()
+        self._items.close(_item_status(reason))
         if self._head.compacts:
             self._end_compaction()
         incomplete = _INCOMPLETE_REASONS.get(reason)
@@ -233,11 +239,13 @@ class ResponsesStreamEncoder:
             case e.File():
                 self._items.encode_file(event)
             case e.FinishStep(finish_reason=reason, usage=usage):
-                self._finish = reason
+                self._finish, self._service_tier = reason, event.service_tier
+                self._items.end_last_item(_item_status(reason))
                 if usage is not None:
                     self._usage = usage if self._usage is None else self._usage + usage
             case e.Finish(finish_reason=reason, usage=usage):
                 self._finish = reason or self._finish
+                self._items.end_last_item(_item_status(self._finish))
                 self._usage = usage or self._usage
             case e.ErrorEvent(error_text=text, code=code):
                 self._fail_now(failure_code(code), text)
@@ -275,6 +283,11 @@ class ResponsesStreamEncoder:
         self._events.write(f"response.{kind}", {"response": self.response})
 
 
+def _item_status(reason: e.FinishReason | None) -> Literal["completed", "incomplete"]:
+    """Return the status of the last item of a step that ended for `reason`."""
+    return "incomplete" if reason in _CUT_REASONS else "completed"
+
+
 def encode_document(events: Sequence[e.Event], head: ResponseHead) -> bytes:
     """Encode the response object; ProviderError if the answer has no finish."""
     encoder = ResponsesStreamEncoder(head)
@@ -307,10 +320,10 @@ def compaction_document(
 
 
 def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:
-    """Encode usage as clients require it, with numbers throughout; None if nothing is known."""
-    if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
+    """Encode usage as clients require it, with numbers throughout; None unless both sides are counted."""
+    if usage is None or usage.input_tokens is None or usage.output_tokens is None:
         return None
-    input_tokens, output_tokens = usage.input_tokens or 0, usage.output_tokens or 0
+    input_tokens, output_tokens = usage.input_tokens, usage.output_tokens
     written = usage.cache_write_tokens
     details = {} if written is None else {"cache_write_tokens": written}
     fields: dict[str, Any] = {

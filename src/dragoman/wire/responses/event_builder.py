@@ -87,10 +87,13 @@ class ResponsesEventBuilder(AnswerBuilder):
         self.finished = False
         self.usage: Usage | None = None
         self._model = self.requested_model
+        self._service_tier: str | None = None
         self._blocks = TextBlockWriter(self._take_metadata)
         self._reasoning_metadata: ProviderMetadata | None = None
         self._open_part: tuple[int, str, int] | None = None  # the part whose block is open
         self._items: dict[int, _ItemState] = {}
+        self._text_length = 0  # of the parts that have ended
+        self._text_starts: dict[tuple[int, int], int] = {}  # where each of them begins
         self._sources = SourceTracker()
         self._provider_calls = ProviderCalls(self.new_id, self.provider)
 
@@ -118,7 +121,7 @@ class ResponsesEventBuilder(AnswerBuilder):
             case "response.output_item.done":
                 self._end_item(chunk.output_index or 0, chunk.item)
             case "response.output_text.annotation.added":
-                self._insert(self._sources.new_sources([chunk.annotation]))
+                self._add_annotations(chunk, [chunk.annotation])
             case "response.created" | "response.in_progress" | "response.queued":
                 self._read_head(chunk.response)
             case "error":
@@ -161,8 +164,12 @@ class ResponsesEventBuilder(AnswerBuilder):
 
     def _read_head(self, response: Any) -> None:
         self.started = True
-        if isinstance(response, Mapping) and isinstance(model := response.get("model"), str) and model:
+        if not isinstance(response, Mapping):
+            return
+        if isinstance(model := response.get("model"), str) and model:
             self._model = model
+        if isinstance(tier := response.get("service_tier"), str):
+            self._service_tier = tier
 
     def _finish_reason(self, response: Mapping[str, Any]) -> FinishReason | None:
         """Return how the response ended; None if it failed."""
@@ -188,7 +195,8 @@ class ResponsesEventBuilder(AnswerBuilder):
         self._blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"
-        self._blocks.insert([FinishStep(reason, self.usage, self._model, self.provider)])
+        finish = FinishStep(reason, self.usage, self._model, self.provider, service_tier=self._service_tier)
+        self._blocks.insert([finish])
         self.finished = True
 
     # ---- text and reasoning --------------------------------------------------------------------------
@@ -221,6 +229,10 @@ class ResponsesEventBuilder(AnswerBuilder):
 
     def _complete(self, place: _TextPlace, chunk: ResponsesChunk, *, text: str | None) -> None:
         """Write a whole part, unless its text has been streamed."""
+        part = (chunk.output_index or 0, place.index(chunk))
+        if place is _TEXT and text and part not in self._text_starts:
+            self._text_starts[part] = self._text_length
+            self._text_length += len(text)
         if (place.field, place.index(chunk)) not in self._state(chunk).written:
             self._write(place, chunk, text=text)
 
@@ -300,12 +312,23 @@ class ResponsesEventBuilder(AnswerBuilder):
             match part.get("type"):
                 case "output_text" | "text":
                     self._complete(_TEXT, chunk, text=_text_of(part.get("text")))
-                    self._insert(self._sources.new_sources(part.get("annotations")))
+                    self._add_annotations(chunk, part.get("annotations"))
                 case "refusal":
                     self._complete(_REFUSAL, chunk, text=_text_of(part.get("refusal")))
                 case _:
                     self._insert([self._raw_event(part=dict(part))])
         self._close_block()
+
+    def _add_annotations(self, chunk: ResponsesChunk, annotations: Any) -> None:
+        """Add what a part of the text cites. Its places count from the beginning of the part."""
+        part = (chunk.output_index or 0, chunk.content_index or 0)
+        offset = self._text_starts.get(part, self._text_length)
+        self._insert(
+            [
+                *self._sources.new_sources(annotations, offset=offset),
+                *self._sources.new_documents(annotations),
+            ]
+        )
 
     def _raw_event(self, **content: dict[str, Any]) -> Event:
         """Return what of the output has no event of its own, for the provider that has sent it."""

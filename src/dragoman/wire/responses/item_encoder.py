@@ -5,7 +5,8 @@ Source: wire notes on the Responses API, sections 3, 4 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from dragoman import events as e
@@ -24,13 +25,13 @@ from dragoman.wire.responses.output_items import (
     arguments_text,
 )
 
-TextEvent: TypeAlias = e.TextStart | e.TextDelta | e.TextEnd
+TextEvent: TypeAlias = e.StartStep | e.TextStart | e.TextDelta | e.TextEnd
 ReasoningEvent: TypeAlias = e.ReasoningStart | e.ReasoningDelta | e.ReasoningEnd
 InputEvent: TypeAlias = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError
 OutputEvent: TypeAlias = (
     e.ToolApprovalRequest | e.ToolOutputAvailable | e.ToolOutputError | e.ToolOutputDenied
 )
-TEXT_EVENTS = (e.TextStart, e.TextDelta, e.TextEnd)
+TEXT_EVENTS = (e.StartStep, e.TextStart, e.TextDelta, e.TextEnd)
 REASONING_EVENTS = (e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd)
 INPUT_EVENTS = (e.ToolInputStart, e.ToolInputDelta, e.ToolInputAvailable, e.ToolInputError)
 _CALL_PREFIXES: Mapping[ToolKind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}
@@ -53,17 +54,19 @@ class ItemEncoder:
         self._hub_runs_calls = hub_runs_calls
         self._refusal_ids: set[str] = set()
         self._messages: dict[str, MessageItem] = {}
+        self._end_last: Callable[..., None] | None = None  # ends the last item, once its status is clear
         self._reasoning: dict[str, ReasoningItem] = {}
         self._reasoning_metadata: dict[str, ProviderMetadata] = {}
         self._calls: dict[str, CallItem | HubCallItem] = {}
         self._approvals: dict[str, str] = {}
         self._signed_calls: set[str] = set()  # whose opaque part has been added
         self._sources: list[e.SourceUrl] = []  # that came before the text
+        self._text_length = 0  # characters of the step's texts that have ended
 
     # ---- text and reasoning --------------------------------------------------------------------------
 
     def encode_text(self, event: TextEvent) -> None:
-        """Encode text; a block without text becomes no item."""
+        """Encode text; a block without text becomes no item. Citations count from the start of its step."""
         match event:
             case e.TextStart(id=id, provider_metadata=metadata):
                 is_refusal = bool((metadata or {}).get("openai", {}).get("refusal"))
@@ -74,7 +77,20 @@ class ItemEncoder:
             case e.TextEnd(id=id):
                 message = self._messages.pop(id, None)
                 if message is not None:
-                    message.close()
+                    self.end_last_item()
+                    self._end_last = message.close
+                    self._text_length += message.text_length
+            case e.StartStep():
+                self._text_length = 0
+
+    def end_last_item(self, status: ItemStatus = "completed") -> None:
+        """Write the end of the message or call that has ended last, if it is not written yet.
+
+        Whether the model's limit cut it is clear with the next event.
+        """
+        end, self._end_last = self._end_last, None
+        if end is not None:
+            end(status=status)
 
     def encode_reasoning(self, event: ReasoningEvent) -> None:
         """Encode reasoning; a block that has neither text nor anything opaque becomes no item."""
@@ -91,12 +107,18 @@ class ItemEncoder:
 
     def _open_message(self, id: str) -> MessageItem:
         is_refusal = id in self._refusal_ids
-        item = MessageItem(self._events, self._next_id("msg"), index=len(self.output), is_refusal=is_refusal)
+        item = MessageItem(
+            self._events,
+            self._next_id("msg"),
+            index=len(self.output),
+            is_refusal=is_refusal,
+            start=self._text_length,
+        )
         self._messages[id] = item
         self.output.append(item.item)
         sources, self._sources = self._sources, []
         for source in () if is_refusal else sources:
-            item.cite(source.url, source.title)
+            item.cite(source)
         return item
 
     def _open_reasoning(self, id: str) -> ReasoningItem:
@@ -172,6 +194,7 @@ class ItemEncoder:
         content = call_content(event.tool_call_id, event.provider_metadata)
         if content is not None and event.tool_call_id not in self._signed_calls:
             self._signed_calls.add(event.tool_call_id)
+            self.end_last_item()
             item = ReasoningItem(self._events, self._next_id("rs"), index=len(self.output))
             self.output.append(item.item)
             item.close(content)
@@ -179,7 +202,8 @@ class ItemEncoder:
     def _end_input(self, event: e.ToolInputAvailable | e.ToolInputError) -> None:
         call = self._call(event)
         if isinstance(call, CallItem):
-            call.close({} if event.input is None else event.input)
+            self.end_last_item()
+            self._end_last = partial(call.close, {} if event.input is None else event.input)
             del self._calls[event.tool_call_id]
             self._add_call_content(event)
             return
@@ -213,7 +237,7 @@ class ItemEncoder:
         if message is None:
             self._sources.append(event)
         else:
-            message.cite(event.url, event.title)
+            message.cite(event)
 
     def encode_file(self, event: e.File) -> None:
         """Encode a generated image; other files have no item."""
@@ -246,6 +270,7 @@ class ItemEncoder:
 
     def close(self, status: ItemStatus = "completed") -> None:
         """End all items that are open; calls of the hub have failed then."""
+        self.end_last_item()
         for message in self._messages.values():
             message.close(status)
         for id in list(self._reasoning):

@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from dragoman.events import SourceUrl
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.wire import json_codec
 from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTool, ToolKind
 from dragoman.wire.responses.compaction import COMPACTION, seal_summary
+from dragoman.wire.source_tracker import cited_place
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 _encode = msgspec.json.Encoder().encode
@@ -74,15 +76,18 @@ _TEXT_DELTA_END = b',"logprobs":[]}\n\n'
 
 
 class MessageItem(OutputItem):
-    """A message with one part: text, or a refusal."""
+    """A message with one part: text, or a refusal. `start` is the length of its step's text before it."""
 
-    def __init__(self, events: EventSequence, id: str, *, index: int, is_refusal: bool) -> None:
+    def __init__(
+        self, events: EventSequence, id: str, *, index: int, is_refusal: bool, start: int = 0
+    ) -> None:
         item = {"id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
         super().__init__(events, item, index=index)
         self._is_refusal = is_refusal
         self._texts: list[str] = []
         self._annotations: list[dict[str, Any]] = []
-        self._length = 0
+        self._start = start
+        self.text_length = 0
         self._kind = "refusal" if is_refusal else "output_text"
         self._prefix = self.delta_prefix(f"{self._kind}.delta", content_index=0)
         self.write("content_part.added", content_index=0, part=self._part(""))
@@ -90,16 +95,25 @@ class MessageItem(OutputItem):
     def append(self, delta: str) -> None:
         """Append text."""
         self._texts.append(delta)
-        self._length += len(delta)
+        self.text_length += len(delta)
         if self._is_refusal:
             self.events.write_delta(self._prefix, delta)
         else:
             self.events.write_delta(self._prefix, delta, suffix=_TEXT_DELTA_END)
 
-    def cite(self, url: str, title: str | None) -> None:
-        """Add a citation at the current end of the text."""
-        place = {"start_index": self._length, "end_index": self._length}
-        annotation = {"type": "url_citation", "url": url, "title": title or url, **place}
+    def cite(self, source: SourceUrl) -> None:
+        """Add a citation where its provider places it, or else at the current end of the text."""
+        place = cited_place(source)
+        start, end = (index - self._start for index in place) if place else (0, 0)
+        if not 0 <= start < end <= self.text_length:
+            start = end = self.text_length
+        annotation = {
+            "type": "url_citation",
+            "url": source.url,
+            "title": source.title or source.url,
+            "start_index": start,
+            "end_index": end,
+        }
         fields = {"annotation_index": len(self._annotations), "annotation": annotation}
         self._annotations.append(annotation)
         self.write("output_text.annotation.added", content_index=0, **fields)

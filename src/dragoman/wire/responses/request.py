@@ -11,7 +11,7 @@ from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoi
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.options import extra_body_fields
 from dragoman.wire.openai.quirks import safe_tool_name
-from dragoman.wire.responses.messages import write_items
+from dragoman.wire.responses.messages import CACHE_MARK, write_items
 from dragoman.wire.responses.options import unsupported_options, write_options
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -20,6 +20,7 @@ _DROPPABLE = frozenset(
         *("include", "temperature", "top_p", "parallel_tool_calls", "reasoning", "reasoning.summary"),
         *("reasoning.effort", "text.verbosity", "truncation", "store", "prompt_cache_key"),
         *("prompt_cache_retention", "prompt_cache_options", "safety_identifier", "metadata", "strict"),
+        CACHE_MARK,
     }
 )
 _ENCRYPTED_REFUSED = re.compile(r"encrypted.content is not supported", re.IGNORECASE)
@@ -44,7 +45,7 @@ def encode_request(
     """
     body: dict[str, Any] = {
         "model": request.model,
-        "input": write_items(request.messages, provider=provider),
+        "input": write_items(request.messages, provider=provider, cache_marks=CACHE_MARK not in drop),
         "stream": True,
         "store": False,
     }
@@ -90,6 +91,8 @@ def rejected_field(error: Mapping[str, Any]) -> str | None:
     text = message if isinstance(message, str) else ""
     if _ENCRYPTED_REFUSED.search(text):
         return "include"
+    if CACHE_MARK in text or (isinstance(param, str) and param.endswith(CACHE_MARK)):
+        return CACHE_MARK  # its place in the input comes before its name
     if error.get("code") in ("unsupported_parameter", "unknown_parameter", "unsupported_value"):
         return param if param in _DROPPABLE else None
     found = _UNKNOWN_FIELD.search(text)

@@ -32,6 +32,7 @@ from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.identity import Identity
 from dragoman.ids import new_id
+from dragoman.large_json import weigh
 from dragoman.messages import ToolPart
 from dragoman.offload import offload
 from dragoman.runs.active_run import StartedRun
@@ -164,7 +165,7 @@ class AgentResponses:
         """
         identity = exchange.identity
         name = self.require_agent(RawRequestBody(body).model, identity=identity)
-        state = await offload(len(body), partial(read_state, body))
+        state = await offload(weigh(body), partial(read_state, body))
         if memory is not None:
             state = after_warm_up(state, memory)
         if state.background:
@@ -173,7 +174,7 @@ class AgentResponses:
             hint = "continue with previous_response_id: a chain of an agent's responses is a session"
             raise BadRequest("agents take no conversation", field="conversation", hint=hint)
         previous, state = await self._find_previous(state, owner=identity.owner)
-        agent_input = await offload(len(body), partial(read_input, state))
+        agent_input = await offload(weigh(body), partial(read_input, state))
         started, session_id, approved = await self._continue(agent_input, previous, name=name, by=identity)
         turn = AgentTurn(session_id, message_id_of(started), parts=parts_before(started))
         head = response_head(

@@ -151,7 +151,7 @@ class CompactionHandler:
             collected.append(message.get("body", b""))
 
         async def prepare(_: bytes) -> bytes:
-            return await offload(len(body), partial(summary_request, body))
+            return await offload(weigh(body), partial(summary_request, body))
 
         inner = Exchange(exchange.synthetic_scope, empty_body(exchange.receive), collect)
         inner.identity, inner.request_id = exchange.identity, exchange.request_id
@@ -161,7 +161,7 @@ class CompactionHandler:
         if not inner.response_started:
             raise ClientDisconnected
         sealed = stand_for_all(read_compaction(b"".join(collected)))
-        creation.shorten(await offload(len(body), partial(shortened_request, body, sealed)), sealed)
+        creation.shorten(await offload(weigh(body), partial(shortened_request, body, sealed)), sealed)
 
 
 def is_too_long(body: bytes, *, factor: float) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.ids import new_id
+from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.server.gateway.responses.item_lists import list_page, listed_item, read_page_query
 from dragoman.server.gateway.responses.state import (
@@ -123,7 +124,7 @@ class ConversationHandlers:
 
     async def _read_new_items(self, fields: Mapping[str, msgspec.Raw]) -> Sequence[ConversationItem]:
         raw = bytes(fields.get("items", b"null"))
-        heads, items = await offload(len(raw), partial(read_items, raw, field="items"))
+        heads, items = await offload(weigh(raw), partial(read_items, raw, field="items"))
         if any(head.kind == "item_reference" for head in heads):
             raise BadRequest("items cannot be references; send the items themselves", field="items")
         size, limit = raw_size(items), self._states.limits.context

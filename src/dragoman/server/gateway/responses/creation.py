@@ -10,6 +10,7 @@ from starlette.types import Message, Receive
 
 from dragoman.errors import StoreError, Unavailable
 from dragoman.json_decoding import decode_fields
+from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.server.gateway.responses.state import (
@@ -97,7 +98,7 @@ class ResponseCreation:
 
     async def prepare(self, body: bytes) -> bytes:
         """Return the request with the items that it refers to. See `Gateway.serve`."""
-        self.request = request = await offload(len(body), partial(read_state, body))
+        self.request = request = await offload(weigh(body), partial(read_state, body))
         memory = self._memory
         local = None if memory is None or request.previous_id is None else memory.find(request.previous_id)
         self.expanded = await self._states.expand(request, owner=self._owner, local=local)

@@ -119,7 +119,7 @@ class ResponseHandlers:
             return
         self.background.check_room(request, owner=exchange.identity.owner)
         dialect.make_queued()
-        dialect.parse_request(expanded.body)
+        await offload(weigh(expanded.body), partial(dialect.parse_request, expanded.body))
         answer = BackgroundAnswer(
             request=request,
             expanded=expanded,
@@ -209,7 +209,7 @@ class ResponseHandlers:
     async def input_tokens(self, exchange: Exchange) -> None:
         """Estimate how many tokens a request has."""
         raw = await exchange.read_body(self._gateway.body_limit)
-        request = await offload(len(raw), partial(read_state, raw))
+        request = await offload(weigh(raw), partial(read_state, raw))
         expanded = await self._states.expand(request, owner=exchange.identity.owner)
         body = expanded.body
         head = await offload(len(body), partial(RawRequestBody, body))

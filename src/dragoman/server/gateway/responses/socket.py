@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +22,9 @@ from dragoman.http.asgi_websocket import AsgiSocket, SocketClosed
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.json_decoding import DECODE_ERRORS, decode_fields
+from dragoman.json_limits import check_shape
+from dragoman.large_json import weigh
+from dragoman.offload import offload
 from dragoman.operations.authorization import require_scope
 from dragoman.revocable_work import ActiveWork
 from dragoman.server.gateway.responses.creation import ResponseMemory
@@ -35,6 +39,7 @@ MAX_LANES = 16  # with requests that are not answered yet
 MAX_WAITING = 8  # requests of a lane behind the one that is answered
 MAX_WAITING_SIZE = 64_000_000  # bytes of all that wait; one request of any size may
 POLICY_VIOLATION, NORMAL_CLOSURE = 1008, 1000
+PIECE = 262_144  # bytes of a request that are checked at once
 _DIALECT = ResponsesDialect()
 _OWN_FIELDS = ("type", "stream_id", "generate", "background", "stream_options")
 
@@ -165,7 +170,7 @@ class ResponsesConnection:
             return
         lane: str | None = None
         try:
-            head = _read_head(raw)
+            head = await offload(weigh(raw), partial(_read_head, raw))
             if head.stream_id is not None and len(head.stream_id) > MAX_LANE_ID:
                 text = f"stream_id has {len(head.stream_id)} characters; {MAX_LANE_ID} are allowed"
                 raise BadRequest(text, field="stream_id")
@@ -219,12 +224,10 @@ class ResponsesConnection:
                 await self.send_error(error, lane=lane)
 
     async def _answer(self, raw: bytes, lane: str | None) -> None:
-        fields = decode_fields(raw)
-        warm_up = bytes(fields.get("generate", b"")) == b"false"
-        body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
+        body, warm_up = await offload(weigh(raw), partial(_read_request, raw))
         writer = SocketEventWriter(self._socket, lane)
         scope = {**self._scope, "type": "http", "method": "POST"}
-        exchange = Exchange(scope, _receive_body(_encode({**body, "stream": True})), writer)
+        exchange = Exchange(scope, _receive_body(body), writer)
         exchange.identity, exchange.request_id = self._identity, new_id("req")
 
         async def create(exchange: Exchange) -> None:
@@ -238,7 +241,7 @@ class ResponsesConnection:
 
     async def _refuse_steer(self, raw: bytes, lane: str | None) -> None:
         """Say that an answer cannot be steered: no provider takes input while it answers."""
-        fields = decode_fields(raw)
+        fields = await offload(weigh(raw), partial(decode_fields, raw))
         steer = {name: fields[name] for name in ("previous_response_id", "input") if name in fields}
         message: dict[str, Any] = {
             "type": "response.steer.failed",
@@ -290,18 +293,32 @@ class SocketEventWriter:
 
 
 def _read_head(raw: bytes) -> SocketMessageHead:
+    check_shape(raw)
     try:
         return msgspec.json.decode(raw, type=SocketMessageHead)
     except DECODE_ERRORS as error:
         raise BadRequest(f"the message is not a JSON object with a type: {error}") from None
 
 
+def _read_request(raw: bytes) -> tuple[bytes, bool]:
+    """Return the body of a message's request, and whether it asks no model."""
+    fields = decode_fields(raw)
+    is_warm_up = bytes(fields.get("generate", b"")) == b"false"
+    body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
+    return _encode({**body, "stream": True}), is_warm_up
+
+
 def _receive_body(body: bytes) -> Receive:
-    """Return an ASGI `receive` with this body, of a client that stays."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    """Return an ASGI `receive` with this body, in pieces, of a client that stays."""
+    starts = range(0, max(1, len(body)), PIECE)
+    messages: list[Message] = [
+        {"type": "http.request", "body": body[start : start + PIECE], "more_body": start != starts[-1]}
+        for start in reversed(starts)
+    ]
 
     async def receive() -> Message:
         if messages:
+            await asyncio.sleep(0)  # each piece is checked when it arrives
             return messages.pop()
         await asyncio.Event().wait()  # until the task is cancelled
         return {"type": "http.disconnect"}

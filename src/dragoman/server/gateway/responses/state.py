@@ -65,7 +65,10 @@ class ItemHead(msgspec.Struct):
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a request that concern state. `items` are those that it adds, each with an id."""
+    """The fields of a request that concern state. `items` are those that it adds, each with an id.
+
+    `has_references`: some of them refer to others by their ids.
+    """
 
     raw: bytes
     fields: Mapping[str, msgspec.Raw]
@@ -78,13 +81,12 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     stream: bool = False
     truncates: bool = False
+    has_references: bool = False
 
     @property
     def refers_to_nothing(self) -> bool:
         """Whether the request has all of its items."""
-        if self.previous_id is not None or self.conversation_id is not None:
-            return False
-        return all(head.kind != "item_reference" for head in self.heads)
+        return self.previous_id is None and self.conversation_id is None and not self.has_references
 
     def body(self, context: Sequence[msgspec.Raw], items: Sequence[msgspec.Raw]) -> bytes:
         """Return the request with all of its items."""
@@ -199,9 +201,9 @@ class ResponseStates:
         self, request: RequestState, *, owner: str, context: ResponseContext
     ) -> Sequence[msgspec.Raw]:
         """Return the items of a request with what its references refer to."""
-        wanted = [head.id for head in request.heads if head.kind == "item_reference"]
-        if not wanted:
+        if not request.has_references:
             return request.items
+        wanted = [head.id for head in request.heads if head.kind == "item_reference"]
         if not all(isinstance(id, str) for id in wanted):
             raise BadRequest("the id of an item_reference must be a string", field="input")
         limit = self.limits.context
@@ -363,6 +365,7 @@ def read_state(raw: bytes) -> RequestState:
         background=bool(_read(fields, "background", kind=bool, expected="true or false")),
         stream=bool(_read(fields, "stream", kind=bool, expected="true or false")),
         truncates=truncation == "auto",
+        has_references=any(head.kind == "item_reference" for head in heads),
     )
 
 
