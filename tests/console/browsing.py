@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, expect
+from playwright.sync_api import APIResponse, BrowserContext, ConsoleMessage, Page, Request, Route, expect
 
 from tests.clients.hub import Hub
 
@@ -104,6 +105,48 @@ class Console:
             self.problems.append(f"{message.text} {message.location.get('url', '')}")
 
 
+class HeldRequest:
+    """A request that waits in the browser. The end of the `with` block waits for it to be made."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self._page = page
+        self._pattern = pattern
+        self._routes: list[Route] = []
+        self._requested = page.expect_request(pattern)
+
+    def __enter__(self) -> HeldRequest:
+        self._page.route(self._pattern, self._hold)
+        self._requested.__enter__()
+        return self
+
+    def _hold(self, route: Route) -> None:
+        if self._routes:
+            route.fallback()
+        else:
+            self._routes.append(route)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
+        self._requested.__exit__(kind, error, at)
+        while not self._routes:
+            self._page.evaluate("0")  # Playwright handles what has happened meanwhile
+
+    def read(self) -> APIResponse:
+        """The answer of the hub as it is now; the browser gets it later."""
+        return self._page.request.get(self._routes[0].request.url)
+
+    def answer(self, response: APIResponse) -> None:
+        """Answer the request with what the hub answered before."""
+        self._routes[0].fulfill(response=response)
+
+    def find_nothing(self) -> None:
+        """Answer that there is nothing."""
+        self._routes[0].fulfill(status=204)
+
+    def let_go(self) -> None:
+        """Send the request to the hub now."""
+        self._routes[0].continue_()
+
+
 @contextmanager
 def open_database(hub: Hub) -> Iterator[sqlite3.Connection]:
     """Open the database of a hub, for rows that would take too long to make over HTTP."""
@@ -122,7 +165,7 @@ def sign_in(context: BrowserContext, hub: Hub) -> None:
 
 def begin_run(hub: Hub, session: str, text: str) -> str:
     """Send a message that is answered in the background; the id of its run."""
-    message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": text}]}
+    message = {"id": uuid.uuid4().hex, "role": "user", "parts": [{"type": "text", "text": text}]}
     body = {"id": session, "messages": [message], "background": True}
     status, started = hub.request("POST", "/api/chat", body)
     assert status in (200, 202), started

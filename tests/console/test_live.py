@@ -6,15 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import APIResponse, Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, begin_run, wait_for_run
+from tests.console.browsing import Console, HeldRequest, begin_run, wait_for_run
 from tests.console.conftest import StartConsole
 
 SHOP = '''
@@ -61,44 +60,6 @@ def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory)
     shop = tmp_path_factory.mktemp("shop") / "shop.py"
     shop.write_text(SHOP, encoding="utf-8")
     return start_hub(operations=[str(shop)], policy=[{"ask": "shop.order"}])
-
-
-class HeldRequest:
-    """A request that waits in the browser. The end of the `with` block waits for it to be made."""
-
-    def __init__(self, page: Page, pattern: str) -> None:
-        self._page = page
-        self._pattern = pattern
-        self._routes: list[Route] = []
-        self._requested = page.expect_request(pattern)
-
-    def __enter__(self) -> HeldRequest:
-        self._page.route(self._pattern, self._hold)
-        self._requested.__enter__()
-        return self
-
-    def _hold(self, route: Route) -> None:
-        if self._routes:
-            route.fallback()
-        else:
-            self._routes.append(route)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        self._requested.__exit__(kind, error, at)
-        while not self._routes:
-            self._page.evaluate("0")  # Playwright handles what has happened meanwhile
-
-    def read(self) -> APIResponse:
-        """The answer of the hub as it is now; the browser gets it later."""
-        return self._page.request.get(self._routes[0].request.url)
-
-    def answer(self, response: APIResponse) -> None:
-        """Answer the request with what the hub answered before."""
-        self._routes[0].fulfill(response=response)
-
-    def let_go(self) -> None:
-        """Send the request to the hub now."""
-        self._routes[0].continue_()
 
 
 def show_tab(page: Page) -> None:

@@ -49,6 +49,8 @@ const RETRIES = 5;
 export class ChatController {
   private watchers = new Set<() => void>();
   private stream: AbortController | null = null;
+  /** Whether a run began after the stream that is being read was asked for. */
+  private isBehind = false;
   private closed = false;
   private streamed = false;
   private loads = 0;
@@ -151,7 +153,7 @@ export class ChatController {
       return;
     }
     if (own.some((event) => event.name === "run.started" && !this.isFollowed(event))) void this.follow();
-    else if (own.some((event) => this.isNews(event))) void this.load();
+    else if (own.some((event) => this.isNews(event))) void this.open(false); // a run may have begun unseen
   }
 
   private isFollowed(event: HubEvent): boolean {
@@ -216,10 +218,13 @@ export class ChatController {
 
   /** Follow the answer that is being made, if there is one. */
   private async follow(runId: string | null = null): Promise<void> {
-    if (this.stream !== null) return;
+    if (this.stream !== null) {
+      this.isBehind = true;
+      return;
+    }
     const stream = (this.stream = new AbortController());
     let failure: Error | null = null;
-    this.streamed = false;
+    this.streamed = this.isBehind = false;
     try {
       failure = await this.readAnswer(runId, stream.signal);
     } catch (error) {
@@ -235,7 +240,7 @@ export class ChatController {
     if (isLost && runId !== null) this.followed.delete(runId); // the event of its end is news
     if (failure !== null) this.set({ error: failure, retry: isLost ? "read" : "answer" });
     // What waited begins at once; its event may have come before the stream ended.
-    else if (this.streamed && (this.state.queued.length > 0 || this.hasOpenAnswer())) void this.follow();
+    else if ((this.streamed || this.isBehind) && (this.state.queued.length > 0 || this.hasOpenAnswer())) void this.follow();
   }
 
   /** Read the stream to its end. A connection that is lost is opened again: the answer goes on without it. */

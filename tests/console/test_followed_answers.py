@@ -1,0 +1,56 @@
+"""An answer that another client began is followed, however late a page hears of it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.clients.upstream import Upstream
+from tests.console.browsing import Console, HeldRequest, begin_run, wait_for_run
+
+
+@pytest.fixture
+def session(console: Console, upstream: Upstream) -> str:
+    """A session with one answer."""
+    session = f"chat_{uuid.uuid4().hex}"
+    wait_for_run(console.hub, begin_run(console.hub, session, upstream.teach([{"text": "First."}])))
+    return session
+
+
+def last_answer(page: Page) -> Locator:
+    return page.get_by_role("article", name="Answer").last
+
+
+def test_an_answer_that_begins_before_a_page_hears_of_events_is_shown_as_it_comes(
+    console: Console, upstream: Upstream, session: str, gate: str
+) -> None:
+    first = uuid.uuid4().hex
+    with HeldRequest(console.page, "**/api/events") as stream:
+        page = console.open(f"/chat/{session}")
+    expect(last_answer(page)).to_contain_text("First.")
+    begin_run(console.hub, session, upstream.teach([{"gate": first}, {"text": "Long work "}, {"gate": gate}]))
+    with page.expect_response("**/messages"):
+        stream.let_go()
+    upstream.open(first)
+    expect(last_answer(page)).to_contain_text("Long work")
+
+
+def test_an_answer_that_begins_while_a_page_asks_for_the_one_before_is_shown_as_it_comes(
+    console: Console, upstream: Upstream, session: str, gate: str
+) -> None:
+    first, second = uuid.uuid4().hex, uuid.uuid4().hex
+    run = begin_run(console.hub, session, upstream.teach([{"gate": first}, {"text": "Second."}]))
+    with HeldRequest(console.page, "**/stream?*") as stream:
+        page = console.open(f"/chat/{session}")
+    upstream.open(first)
+    wait_for_run(console.hub, run)
+    expect(last_answer(page)).to_contain_text("Second.")
+    mark = upstream.teach([{"gate": second}, {"text": "Long work "}, {"gate": gate}])
+    with page.expect_response("**/api/sessions?*"):  # which the event of the beginning asks for
+        begin_run(console.hub, session, mark)
+    with page.expect_response("**/messages"):
+        stream.find_nothing()  # as the hub does between the two
+    upstream.open(second)
+    expect(last_answer(page)).to_contain_text("Long work")
