@@ -46,8 +46,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
   // On a wide screen the list of sessions reads them anew, this one too.
   useInvalidate(narrow ? CHANGES : "session.", ["sessions"]);
   const [isDeleted, setDeleted] = useState(false);
-  useEvents(["run.", "message", "approval.", "session."], (events) => {
-    controller.onEvents(events);
+  useEvents("session.", (events) => {
     for (const { name, sessionId } of events) {
       if (sessionId === controller.id && name.startsWith("session.")) setDeleted(name === "session.deleted");
     }

@@ -1,6 +1,7 @@
 /** Chat: sessions at the left, the conversation beside them. */
 import { useEffect, useRef, useState } from "react";
 import { useLocation, useParams } from "wouter";
+import { useEvents } from "../../api/events";
 import { useNarrow, useUrlState } from "../../components";
 import { Conversation } from "./conversation";
 import { ChatController, newId } from "./controller";
@@ -20,17 +21,19 @@ export default function ChatScreen() {
   const narrow = useNarrow();
   const id = session === undefined ? undefined : decodeURIComponent(session);
   const [opened, setOpened] = useState<Opened | null>(null);
+  // Before the conversation is rendered: nothing happens unseen behind what it reads first.
+  const current = useRef<ChatController | null>(null);
+  useEvents(["run.", "message", "approval.", "session."], (events) => current.current?.onEvents(events));
   useEffect(() => {
     if (opened !== null && opened.controller.id === id) return;
     if (opened !== null && id === undefined && opened.isNew) return;
     opened?.controller.close();
     const controller = new ChatController(id ?? `chat_${newId()}`);
+    current.current = controller;
     void controller.open(id === undefined);
     setOpened({ controller, isNew: id === undefined });
   }, [id, opened]);
-  const last = useRef(opened);
-  last.current = opened;
-  useEffect(() => () => last.current?.controller.close(), []);
+  useEffect(() => () => current.current?.close(), []);
   const showsList = !narrow || (id === undefined && params.has("list"));
   return (
     <div className="chat">
