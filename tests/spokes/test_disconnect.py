@@ -9,14 +9,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as serve_websockets
 
 from dragoman.operations import Registry, operation
 from dragoman.spokes import Spoke
-from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.protocol import VERSION, CallFrame, RegisteredFrame, WelcomeFrame, encode_frame
-from tests.spokes.hubs import LIMIT, QUICK, house
+from tests.loop_clock import LoopClock
+from tests.ports import free_port
+from tests.spokes.hubs import LIMIT, PATIENT, house
 from tests.spokes.processes import lines, process, words
 from tests.waiting import until
 
@@ -24,7 +26,8 @@ from tests.waiting import until
 @pytest.mark.promise("spoke-uncertain")
 async def test_a_call_that_acts_is_uncertain_when_its_spoke_is_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with house() as hub, process(hub.url, "one", log) as spoke:
+    settings = replace(PATIENT, claim_timeout=0.1)
+    async with house(settings=settings) as hub, process(hub.url, "one", log) as spoke:
         await hub.has("far.act")
         calling = asyncio.create_task(hub.call("far.act", {"name": "x"}))
         await until(lambda: words(log, "begin x") == 1)
@@ -67,12 +70,16 @@ async def test_a_call_that_reads_waits_for_its_spoke_to_come_back_under_any_id(t
 
 
 async def test_operations_go_when_their_spoke_does_not_come_back_within_the_grace(tmp_path: Path) -> None:
-    settings = SpokeSettings(grace=0.5, claim_timeout=0.1)
-    async with house(settings=settings) as hub:
+    clock = LoopClock()
+    async with house() as hub:
         async with process(hub.url, "one", tmp_path / "log"):
             await hub.has("far.echo")
+        await until(lambda: not hub.board.status()[0]["connected"])
         assert hub.registry.get("far.echo").id == "far.echo"
-        outcome = await hub.call("far.echo", {"value": "x"})
+        calling = asyncio.create_task(hub.call("far.echo", {"value": "x"}))
+        await until(hub.running)
+        clock.set_ahead(PATIENT.grace)
+        outcome = await calling
         assert outcome.error is not None
         assert (outcome.error.code, outcome.error.transient) == ("unavailable", True)
         await hub.lacks("far.echo")
@@ -83,8 +90,12 @@ async def test_a_new_call_waits_for_a_spoke_that_is_away_no_longer_than_its_dead
         async with process(hub.url, "one", tmp_path / "log"):
             await hub.has("far.echo")
         await until(lambda: not hub.board.status()[0]["connected"])
-        deadline = asyncio.get_running_loop().time() + 0.2
-        outcome = await hub.call("far.echo", {"value": "x"}, deadline=deadline)
+        clock = LoopClock()
+        deadline = asyncio.get_running_loop().time() + LIMIT / 2  # the grace is longer
+        calling = asyncio.create_task(hub.call("far.echo", {"value": "x"}, deadline=deadline))
+        await until(hub.running)
+        clock.set_ahead(LIMIT / 2)
+        outcome = await calling
         assert outcome.error is not None
         assert outcome.error.code == "call_timeout"
 
@@ -158,12 +169,12 @@ async def test_a_spoke_comes_back_by_itself_when_the_hub_is_started_again() -> N
         """Say hello."""
         return "hello"
 
-    async with house() as hub:
+    port = free_port()
+    async with house(port=port) as hub:
         spoke = Spoke(Registry(hello), hub=hub.url, key="key-a")
         await spoke.__aenter__()
         assert await hub.result("far.hello") == "hello"
-    port = int(hub.url.rpartition(":")[2])
-    async with house(port=port, settings=QUICK) as hub:
+    async with house(port=port) as hub:
         await hub.has("far.hello")
         assert await hub.result("far.hello") == "hello"
         await spoke.close()

@@ -9,12 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.operations import Context
 from dragoman.spokes.hub.settings import SpokeSettings
-from tests.spokes.hubs import LIMIT, House, house
+from tests.loop_clock import LoopClock
+from tests.spokes.hubs import LIMIT, PATIENT, House, house
 from tests.waiting import until
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
@@ -121,10 +123,13 @@ async def test_a_spoke_that_sends_nothing_is_disconnected() -> None:
 
 
 async def test_a_spoke_that_never_answers_a_ping_is_disconnected_and_its_calls_fail() -> None:
-    settings = SpokeSettings(heartbeat=0.1, timeout=0.4, grace=0.1)
+    clock, settings = LoopClock(), replace(PATIENT, timeout=LIMIT / 2, grace=0.1)
     async with house(settings=settings) as hub, raw(hub) as spoke:
         await spoke.join()
-        outcome = await hub.call("raw.work")
+        calling = asyncio.create_task(hub.call("raw.work"))
+        await spoke.hear("call")
+        clock.set_ahead(settings.timeout)
+        outcome = await calling
         assert outcome.error is not None
         assert outcome.error.code == "unavailable"
         assert await spoke.end() == 4408
@@ -179,7 +184,8 @@ async def test_an_input_over_what_a_spoke_takes_is_refused_and_the_place_is_free
 
 
 async def test_a_spoke_that_does_not_read_costs_no_more_than_its_room() -> None:
-    settings = SpokeSettings(window=400, outbox_limit=200_000, heartbeat=0.5, timeout=3.0, grace=0.1)
+    clock = LoopClock()
+    settings = replace(PATIENT, window=400, outbox_limit=200_000, timeout=LIMIT / 2, grace=0.1)
     async with house(settings=settings) as hub, raw(hub) as spoke:
         await spoke.join(message=1_000_000)
         spoke.socket.transport.pause_reading()
@@ -196,6 +202,8 @@ async def test_a_spoke_that_does_not_read_costs_no_more_than_its_room() -> None:
             pending.append(outbox._queued_size)
             return remote.connection is None
 
+        await until(lambda: is_gone() or len(hub.running()) == len(calls))
+        clock.set_ahead(settings.timeout)
         await until(is_gone)
         assert 0 < max(pending) <= 200_000 + 101_000
         outcomes = await asyncio.gather(*calls)

@@ -15,6 +15,7 @@ import pytest
 
 from dragoman.operations import Context, Registry
 from dragoman.tools.builtin import builtin_operations
+from tests.ports import free_port
 from tests.spokes.hubs import LIMIT, House, house
 from tests.waiting import until
 
@@ -81,12 +82,13 @@ async def test_the_javascript_spoke_serves_reports_calls_the_hub_and_stops() -> 
 
 
 async def test_the_javascript_spoke_comes_back_when_the_hub_does() -> None:
+    port = free_port()
     async with AsyncExitStack() as stack:
-        async with house() as hub:
+        async with house(port=port) as hub:
             await stack.enter_async_context(javascript(hub))
             await hub.has("js.reverse")
-        await refuse(int(hub.url.rpartition(":")[2]), times=2)
-        async with house(port=int(hub.url.rpartition(":")[2])) as again:
+        await refuse(port, times=2)
+        async with house(port=port) as again:
             await again.has("js.reverse")
             assert await again.result("js.reverse", {"text": "ab"}) == "ba"
 
