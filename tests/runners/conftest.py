@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runners.wire_runner import QUICK, new_session
+from tests.runners.wire_runner import PATIENT, new_session
 from tests.serving import Served, serving
 
 
@@ -19,6 +19,6 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Served]:
     """A hub with the session `s`. Some modules have one of their own."""
-    async with serving(tmp_path, runners=QUICK) as hub:
+    async with serving(tmp_path, runners=PATIENT) as hub:
         await new_session(hub)
         yield hub

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / "examples" / "runners" / "runner.py"
 TYPESCRIPT = ROOT / "examples" / "runners" / "runner.mts"
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @cache
@@ -26,7 +26,7 @@ def stripped() -> Path:
     subprocess.run(
         [esbuild, TYPESCRIPT, "--format=esm", f"--outfile={made}", "--log-level=error"],
         check=True,
-        timeout=60,
+        timeout=LIMIT,
     )
     return made
 

@@ -24,7 +24,7 @@ from dragoman.wire.runner.frames import (
     encode_runner_frame,
 )
 
-LIMIT = 60.0
+LIMIT = 120.0
 Frame = dict[str, Any]
 
 

@@ -15,6 +15,7 @@ from dragoman.runners.client.command_agent import CommandAgent, CommandFormat, R
 from tests.living import is_running
 from tests.providers.stand_in_claude import SESSION
 from tests.runners.stand_in_hub import Frame, StandInHub, final, running, text_of
+from tests.waiting import until
 
 CLAUDE = Path(__file__).parents[1] / "providers" / "stand_in_claude.py"
 OPENCODE = """
@@ -89,7 +90,8 @@ async def test_an_abort_ends_the_command_and_all_that_it_started(tmp_path: Path)
         await hub.until(lambda: text_of(hub.frames["t1"]) == "begun\n")
         await hub.abort()
         assert final(await hub.ended())["reason"] == "canceled"
-        assert not is_running(int((tmp_path / "child").read_text()))
+        child = int((tmp_path / "child").read_text())
+        await until(lambda: not is_running(child))
 
 
 async def claude(hub: StandInHub, text: str, turn: str = "t1") -> list[Frame]:

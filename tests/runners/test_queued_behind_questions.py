@@ -18,7 +18,7 @@ from dragoman.session_ids import hub_session_id
 from dragoman.store.settled_clock import SettledClock
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 from tests.flows.background import read_run, send_away, until_state
-from tests.runners.wire_runner import QUICK, Turn, WireRunner, connected, new_session
+from tests.runners.wire_runner import PATIENT, Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, serving
 from tests.waiting import until
 
@@ -28,7 +28,7 @@ SESSION = hub_session_id("s", owner=LOCAL.owner)
 
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, runners=QUICK) as hub:
+    async with serving(tmp_path, runners=PATIENT) as hub:
         await new_session(hub)
         yield hub
 
@@ -105,13 +105,13 @@ async def test_a_message_waits_no_longer_than_the_turn_that_asks(hub: Served, ho
 
 
 async def test_a_message_that_waits_for_an_answer_is_known_after_a_restart(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners=QUICK) as hub:
+    async with serving(tmp_path, runners=PATIENT) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             turn = await question(hub, runner)
             await runner.acknowledged(turn.seq)
             waiting = await send_away(hub, "next", whenBusy="queue")
-    async with serving(tmp_path, runners=QUICK) as hub:
+    async with serving(tmp_path, runners=PATIENT) as hub:
         assert await send_away(hub, "next", whenBusy="queue") == waiting
         behind = await send_away(hub, "more", whenBusy="queue")
         async with connected(hub, "s") as runner:
@@ -139,7 +139,7 @@ async def test_a_message_that_waits_for_an_answer_ends_with_its_session(hub: Ser
 
 
 async def test_a_full_queue_refuses_a_message_and_leaves_the_question_open(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners=QUICK, limits={"queued": 1}) as hub:
+    async with serving(tmp_path, runners=PATIENT, limits={"queued": 1}) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             await question(hub, runner)
@@ -170,7 +170,7 @@ async def test_messages_that_wait_for_people_do_not_keep_others_waiting(
 
 
 async def test_a_message_does_not_wait_for_ever_for_a_turn_that_cannot_go_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners=QUICK, keys=True) as hub:
+    async with serving(tmp_path, runners=PATIENT, keys=True) as hub:
         key, secret = await hub.hub.store.keys.create("ann", scopes=["chat", "runner"])
         _, spare = await hub.hub.store.keys.create("ann", scopes=["chat", "runner"])
         first, second = ({"authorization": f"Bearer {each}"} for each in (secret, spare))

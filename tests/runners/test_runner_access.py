@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.runners.wire_runner import connected, new_session, opened
+from tests.runners.wire_runner import PATIENT, connected, new_session, opened
 from tests.serving import Served, ask, frames_in, serving, text_of
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, keys=True, runners={"grace": 1.0, "owner_connections": 2}) as hub:
+    async with serving(tmp_path, keys=True, runners={**PATIENT, "owner_connections": 2}) as hub:
         yield hub
 
 

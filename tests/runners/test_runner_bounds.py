@@ -14,7 +14,7 @@ from dragoman.store.connection import DatabaseJob
 from dragoman.store.sessions.sessions import Session
 from tests.runners.test_joining import GatedRuns
 from tests.runners.test_runner_sessions import chat
-from tests.runners.wire_runner import QUICK, Turn, WireRunner, connected, new_session, opened
+from tests.runners.wire_runner import LIMIT, PATIENT, Turn, WireRunner, connected, new_session, opened
 from tests.serving import Served, frames_in, serving, text_of
 from tests.waiting import until
 
@@ -68,7 +68,7 @@ async def test_a_frame_that_cannot_be_read_fails_alone_whichever_session_comes_n
 
 
 async def test_a_turn_that_waits_for_an_answer_does_not_hold_the_other_sessions(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners={**QUICK, "window": 100_000}) as hub:
+    async with serving(tmp_path, runners={**PATIENT, "window": 100_000}) as hub:
         for name in ("s", "other"):
             await new_session(hub, name)
         async with connected(hub, "s", "other") as runner:
@@ -97,7 +97,7 @@ async def test_a_turn_that_waits_for_an_answer_does_not_hold_the_other_sessions(
 async def test_text_that_waits_for_a_call_counts_and_the_log_has_no_frame_for_each_letter(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, runners=QUICK, limits={"answer": 20_000}) as hub:
+    async with serving(tmp_path, runners=PATIENT, limits={"answer": 20_000}) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             posted = chat(hub)
@@ -160,12 +160,12 @@ async def test_a_hub_stops_though_a_runner_is_refused_meanwhile(hub: Served) -> 
         closing = asyncio.create_task(hub.hub.runners.close())
         await asyncio.sleep(0)
         gate.opened.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT / 2):
             await closing
 
 
 async def test_frames_ahead_of_a_run_count_by_their_size_whatever_they_are(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners={**QUICK, "window": 100_000}) as hub:
+    async with serving(tmp_path, runners={**PATIENT, "window": 100_000}) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             posted = chat(hub)
@@ -215,7 +215,7 @@ async def test_what_a_hub_that_stops_could_not_store_is_not_acknowledged(
 async def test_a_write_whose_outcome_was_lost_does_not_double_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config: Any = {"runners": {"grace": 20.0, "stop": 0.5}, "disconnect_grace": "never"}
+    config: Any = {"runners": PATIENT, "disconnect_grace": "never"}
     monkeypatch.setattr(frame_log, "INTERVAL", 0.01)
     async with serving(tmp_path, **config) as hub:
         await new_session(hub)
@@ -254,7 +254,7 @@ async def test_a_write_whose_outcome_was_lost_does_not_double_the_text(
 
 
 async def test_progress_of_a_call_is_not_kept_and_what_is_kept_has_a_limit(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners=QUICK, limits={"answer": 20_000}) as hub:
+    async with serving(tmp_path, runners=PATIENT, limits={"answer": 20_000}) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             posted = chat(hub)

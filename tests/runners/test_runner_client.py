@@ -10,7 +10,7 @@ from dragoman.errors import Conflict, ProviderError
 from dragoman.runners.client.runner import Runner
 from dragoman.runners.client.turn import RunnerTurn
 from dragoman.wire.runner.frames import RunnerSteer
-from tests.runners.stand_in_hub import final, running, stand_in_hub, text_of
+from tests.runners.stand_in_hub import LIMIT, final, running, stand_in_hub, text_of
 
 
 async def shout(turn: RunnerTurn) -> None:
@@ -192,7 +192,7 @@ async def test_a_turn_that_the_hub_has_closed_is_stopped_and_forgotten() -> None
         await hub.until(lambda: text_of(hub.frames["t1"]) == "begun")
         hub._open.clear()
         await hub.lose()
-        await asyncio.wait_for(ended.wait(), 60)
+        await asyncio.wait_for(ended.wait(), LIMIT)
         assert len(hub.frames["t1"]) == 2
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runners.wire_runner import Turn, WireRunner, connected, new_session
+from tests.runners.wire_runner import PATIENT, Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, frames_in, serving, text_of, types
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, runners={"grace": 5.0, "stop": 0.5}) as hub:
+    async with serving(tmp_path, runners=PATIENT) as hub:
         await new_session(hub)
         yield hub
 
@@ -85,9 +85,10 @@ async def test_a_question_that_nothing_waits_for_any_more_is_shown_as_declined(h
         assert (await runner.next("refused"))["error"]["code"] == "repeated"
         await turn.send("question", questionId="q2", text="Which?")
         await runner.acknowledged(turn.seq)
-        await hub.http.post("/api/sessions/s/stop")
+        stopping = asyncio.create_task(hub.http.post("/api/sessions/s/stop"))
         await runner.next("abort")
         await turn.finalize("canceled")
+        await stopping
         shown = [
             frame["data"] for frame in frames_in((await posted).text) if frame["type"] == "data-question"
         ]

@@ -11,12 +11,12 @@ import httpx2
 import pytest
 
 from dragoman.store.runner_frame_log import FrameBatch
-from tests.runners.wire_runner import Turn, WireRunner, connected, new_session
+from tests.runners.wire_runner import PATIENT, Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import poll, until
 
 pytestmark = pytest.mark.anyio
-CONFIG: Any = {"runners": {"grace": 20.0, "stop": 0.5}, "disconnect_grace": "never"}
+CONFIG: Any = {"runners": PATIENT, "disconnect_grace": "never"}
 
 
 async def post(hub: Served) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.runners.wire_runner import QUICK, connected, new_session, opened
+from tests.runners.wire_runner import PATIENT, connected, new_session, opened
 from tests.server.test_events import following
 from tests.serving import Served, ask, frames_in, serving, text_of, types
 from tests.waiting import until
@@ -194,18 +194,20 @@ async def test_a_stop_reaches_the_runner_and_waits_for_its_end(hub: Served) -> N
     assert types(frames)[-2:] == ["abort", "finish"]
 
 
-async def test_a_turn_is_closed_when_the_runner_does_not_stop(hub: Served) -> None:
-    async with connected(hub, "s") as runner:
-        posted = chat(hub)
-        turn = await runner.prompt()
-        await turn.create()
-        await turn.tool("running", args={})
-        stopped = await hub.http.post("/api/sessions/s/stop")
-        assert stopped.json()["stopped"] is True
-        await posted
-    answer = (await hub.messages())[-1]
-    assert answer["parts"][2]["state"] == "output-error"
-    assert [run.status for run in await hub.runs()] == ["stopped"]
+async def test_a_turn_is_closed_when_the_runner_does_not_stop(tmp_path: Path) -> None:
+    async with serving(tmp_path, runners={**PATIENT, "stop": 0.5}) as hub:
+        await new_session(hub)
+        async with connected(hub, "s") as runner:
+            posted = chat(hub)
+            turn = await runner.prompt()
+            await turn.create()
+            await turn.tool("running", args={})
+            stopped = await hub.http.post("/api/sessions/s/stop")
+            assert stopped.json()["stopped"] is True
+            await posted
+        answer = (await hub.messages())[-1]
+        assert answer["parts"][2]["state"] == "output-error"
+        assert [run.status for run in await hub.runs()] == ["stopped"]
 
 
 async def test_an_error_of_the_runner_is_the_error_of_the_answer(hub: Served) -> None:
@@ -219,18 +221,20 @@ async def test_an_error_of_the_runner_is_the_error_of_the_answer(hub: Served) ->
     assert [(run.status, run.error) for run in await hub.runs()] == [("failed", "the disk is full")]
 
 
-async def test_a_runner_that_stays_away_interrupts_the_turn(hub: Served) -> None:
-    async with connected(hub, "s") as runner:
-        posted = chat(hub)
-        turn = await runner.prompt()
-        await turn.create()
-        await turn.text("Half")
-        await runner.acknowledged(2)
-        await runner.drop()
-    frames = frames_in((await posted).text)
-    assert text_of(frames) == "Half"
-    assert frames[-1]["messageMetadata"]["finishReason"] == "interrupted"
-    assert [run.status for run in await hub.runs()] == ["interrupted"]
+async def test_a_runner_that_stays_away_interrupts_the_turn(tmp_path: Path) -> None:
+    async with serving(tmp_path, runners={**PATIENT, "grace": 0.5}) as hub:
+        await new_session(hub)
+        async with connected(hub, "s") as runner:
+            posted = chat(hub)
+            turn = await runner.prompt()
+            await turn.create()
+            await turn.text("Half")
+            await runner.acknowledged(2)
+            await runner.drop()
+        frames = frames_in((await posted).text)
+        assert text_of(frames) == "Half"
+        assert frames[-1]["messageMetadata"]["finishReason"] == "interrupted"
+        assert [run.status for run in await hub.runs()] == ["interrupted"]
 
 
 @pytest.mark.parity
@@ -396,7 +400,7 @@ async def test_the_second_message_of_a_session_is_a_turn_of_its_own(hub: Served)
 
 
 async def test_an_answer_over_the_limit_ends_the_turn(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners=QUICK, limits={"answer": 100_000}) as hub:
+    async with serving(tmp_path, runners=PATIENT, limits={"answer": 100_000}) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             posted = chat(hub)
@@ -411,7 +415,7 @@ async def test_an_answer_over_the_limit_ends_the_turn(tmp_path: Path) -> None:
 
 
 async def test_a_huge_frame_is_refused_alone(tmp_path: Path) -> None:
-    async with serving(tmp_path, runners={**QUICK, "frame": 10_000}) as hub:
+    async with serving(tmp_path, runners={**PATIENT, "frame": 10_000}) as hub:
         await new_session(hub)
         async with connected(hub, "s") as runner:
             assert runner.welcome["frame"] == 10_000
