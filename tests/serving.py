@@ -20,6 +20,7 @@ from dragoman.runs.run import HubRun
 from dragoman.server.app import Hub
 from dragoman.session_ids import hub_session_id
 from dragoman.store.runs import RunRecord
+from tests.waiting import LIMIT
 
 KEEP_ALIVE = 600  # seconds: a process that gets no processor for five closes no connection as it asks on it
 Frames = list[dict[str, Any]]
@@ -111,7 +112,7 @@ async def serving(
     async with (
         Hub.open(parsed, data / "hub", require_keys=keys) as hub,
         listening(hub) as url,
-        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False) as http,
     ):
         yield Served(hub, url, http)
 
@@ -122,7 +123,7 @@ async def hub_of(config: Path, data: Path) -> AsyncIterator[Served]:
     async with (
         Hub.open(read_config(config), data, require_keys=False) as hub,
         listening(hub) as url,
-        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False) as http,
     ):
         yield Served(hub, url, http)
 

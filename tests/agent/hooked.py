@@ -17,6 +17,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
+from tests.waiting import LIMIT
 
 ANN = Identity(owner="ann", key_id="key_1")
 SEND = {"to": "bob"}
@@ -47,7 +48,7 @@ class Post:
         self.registry = Registry(send, forward)
         guard = AccessControl(Policy(self.rules), MemoryApprovalStore(time.time), clock=time.time)
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(LIMIT),
             Calls(self.registry, self.ledger, access_control=guard) as calls,
         ):
             yield calls

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "library"
 LIMIT = 120.0
 KEYS = ("OPENAI_", "ANTHROPIC_", "OLLAMA_")
@@ -35,7 +37,6 @@ OUTCOMES = {
     ],
     "approvals": ["ann tool-output-available", "bob tool-output-denied", "Ann has her money, Bob has not."],
     "subagents": [
-        "meanwhile: 1 parts",
         "told: Bonn, on the Rhine.",
         'It was "Bonn, on the Rhine."',
         "success 2 1",
@@ -76,9 +77,7 @@ def printed(name: str, folder: Path, *arguments: str) -> list[str]:
 @contextmanager
 def served() -> Iterator[str]:
     """The examples' MCP server on a free port; its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, str(EXAMPLES / "mcp_server.py"), "http", str(port)]
     with subprocess.Popen(command, env=environ(), stderr=subprocess.DEVNULL) as server:
         try:
@@ -103,7 +102,10 @@ def until_it_listens(port: int, server: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("name", sorted(OUTCOMES))
 def test_an_example_says_what_it_should(name: str, tmp_path: Path) -> None:
-    assert printed(name, tmp_path) == OUTCOMES[name]
+    lines = printed(name, tmp_path)
+    seen = [line for line in lines if line.startswith("meanwhile: ")]  # as often as it takes long
+    assert [line for line in lines if line not in seen] == OUTCOMES[name]
+    assert bool(seen) == (name == "subagents")
 
 
 def test_the_example_of_mcp_over_http_calls_a_server_elsewhere(tmp_path: Path) -> None:

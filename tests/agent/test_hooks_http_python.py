@@ -42,7 +42,7 @@ class Keeping:
 async def test_an_address_is_asked_and_its_connections_close_with_the_agent(alone: bool) -> None:
     server = Keeping()
     async with serving(server) as place:
-        hook = http_hook(f"{place.url}/hook", secret=SECRET, timeout=5)
+        hook = http_hook(f"{place.url}/hook", secret=SECRET, timeout=60)
         hooks = Hooks().on("pre_tool_use", hook if alone else in_turn(hook))
         model = ScriptedModel([("mail_send", {"to": "bob"}), "I may not."] * 2)
         agent = Agent(model, operations=[send], hooks=hooks)

@@ -141,7 +141,7 @@ async def test_a_place_without_tls_or_with_an_untrusted_certificate_stops_the_ca
     transport = Transport()
     async with serving(plain, tls=None if trusted is None else tls) as place:
         address = place.url.replace("http:", "https:")
-        hooks = Hooks().on("pre_tool_use", http_hook(Webhook(address, transport)), timeout=5.0)
+        hooks = Hooks().on("pre_tool_use", http_hook(Webhook(address, transport)), timeout=60.0)
         hook_decision = await hooks.calls.before(call())
     await transport.close()
     assert hook_decision.block == "hook http_hook failed: it raised an exception"

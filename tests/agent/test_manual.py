@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from dragoman.messages import ToolPart
 from dragoman.model_request import Tool
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import ASK, CALL, add, calling, provider, scripted, send, types, until
+from tests.loop_clock import LoopClock
 
 WHERE = Tool("where_am_i", "Say where the user is.", {"type": "object", "properties": {}})
 SEND = ScriptedCall("mail_send", {"to": "bob"}, id="s1")
@@ -141,7 +141,7 @@ async def test_a_run_that_waits_is_aborted_at_once() -> None:
     run = agent.spawn(ASK)
     await until(run, "tool-input-available")
     run.abort("enough")
-    async with asyncio.timeout(1):
+    with LoopClock().stopped():  # nothing waits for a time
         result = await run.result
     assert (result.exit_reason, result.stopped_by) == ("aborted", "enough")
     assert output(result) == ["enough"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +17,7 @@ from dragoman.errors import ConfigError, Conflict, Unavailable
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import add, calling, provider, scripted, types
+from tests.ports import free_port
 from tests.waiting import poll
 
 SERVER = Path(__file__).parents[1] / "mcp" / "client" / "sdk_server.py"
@@ -42,9 +42,7 @@ server.run("stdio")
 @asynccontextmanager
 async def served(kind: str) -> AsyncIterator[str]:
     """The server in a process of its own, on a free port; its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SERVER), kind, str(port), stdout=QUIET, stderr=QUIET
     )

@@ -10,6 +10,7 @@ import pytest
 from dragoman import Agent, Model, ModelRequest
 from dragoman import events as e
 from dragoman.messages import ToolPart
+from tests.waiting import LIMIT
 
 TEXT: list[e.Event] = [e.TextStart("t"), e.TextDelta("t", "Let me see."), e.TextEnd("t")]
 ANSWER: list[e.Event] = [e.TextStart("u"), e.TextDelta("u", "It is sunny."), e.TextEnd("u")]
@@ -58,7 +59,7 @@ async def test_such_calls_without_an_answer_behind_them_end_it_too(reason: e.Fin
 
 async def test_a_provider_may_pause_before_the_result_of_its_own_call() -> None:
     provider = Searching(ended(TEXT, SEARCH[:2], reason="other"), ended(ANSWER))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT):
         result = await Agent(Model(provider, "any")).spawn("How is Rome?").result
     assert (result.exit_reason, result.text, provider.request_count) == ("success", "It is sunny.", 2)
 

@@ -30,6 +30,7 @@ from dragoman.mcp.server.loopback_server import serve_locally
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.permission.policy import Rule
 from tests.providers import stand_in_claude
+from tests.waiting import LIMIT
 
 UNLENT = "claude-code/sonnet does not support 'tool pick'; it is not sent"
 
@@ -135,7 +136,7 @@ async def test_an_abort_ends_a_lent_call_and_the_place_where_it_was_served(model
         return a + b
 
     run = Agent(model, operations=[add]).spawn("2 + 2?")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT):
         await begun.wait()
         run.abort()
         result = await run.result
@@ -161,7 +162,7 @@ async def test_a_booth_opens_to_its_token_only_and_closes_with_its_block() -> No
 
     hello = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     both = {"accept": "application/json, text/event-stream"}
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
         async with serve_locally(Bare()) as place:
             for authorization, status in ((None, 401), ("Bearer no", 401), (f"Bearer {place.token}", 200)):
                 headers = both if authorization is None else {**both, "authorization": authorization}

@@ -6,6 +6,7 @@ import asyncio
 
 from dragoman import Agent, Context, ScriptedModel, operation
 from dragoman.events import ToolOutputAvailable
+from tests.waiting import LIMIT
 
 
 async def test_progress_right_after_progress_is_reported_too() -> None:
@@ -20,7 +21,7 @@ async def test_progress_right_after_progress_is_reported_too() -> None:
 
     agent = Agent(ScriptedModel([("count", {}), "Done."]), operations=[count])
     batches = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         async for event in agent.spawn("Count.").events():
             if isinstance(event, ToolOutputAvailable):
                 batches.append((event.output, event.preliminary))
