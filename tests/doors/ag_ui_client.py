@@ -12,7 +12,7 @@ from tests.clients.driver import player
 
 CLIENTS = Path(__file__).with_name("clients")
 VERSIONS = ("1", "0")  # @ag-ui/client 1.0.0, and 0.0.59, which CopilotKit uses
-LIMIT = 60.0
+LIMIT = 120.0
 Report = dict[str, Any]
 
 

@@ -96,7 +96,7 @@ async def test_a_client_that_does_not_stream_gets_the_task_when_it_has_ended(
 
 
 async def test_a_task_can_be_left_alone_followed_and_canceled(tmp_path: Path, binding: str) -> None:
-    steps: list[Json] = [{"text": [f"word{n} " for n in range(500)], "delay": 0.05}]
+    steps: list[Json] = [{"text": [f"word{n} " for n in range(2_000)], "delay": 0.05}]
     async with (
         serving(tmp_path, steps, disconnect_grace=0) as hub,
         connected(hub, binding) as client,

@@ -18,6 +18,7 @@ from dragoman.server.a2a import push
 from tests.databases import query
 from tests.doors.test_a2a_rules import VERSION, error_of, key, rpc, sent
 from tests.serving import Served, serving
+from tests.waiting import LIMIT
 
 DANGER = str(Path(__file__).parents[1] / "flows" / "approval_operation.py")
 LOOPBACK = ["127.0.0.0/8"]
@@ -37,7 +38,7 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/hook"
 
     async def next(self) -> tuple[dict[str, str], bytes]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             return await self.received.get()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,7 +162,7 @@ async def test_a_url_that_only_the_hub_could_reach_is_refused(tmp_path: Path, ur
 
 
 async def test_configurations_are_managed_by_their_owner_without_their_secrets(tmp_path: Path) -> None:
-    steps: list[Json] = [{"text": [f"word{n} " for n in range(400)], "delay": 0.05}]
+    steps: list[Json] = [{"text": [f"word{n} " for n in range(2_000)], "delay": 0.05}]
     a2a = {"push_configs": 2}
     async with serving(tmp_path, steps, keys=True, a2a=a2a) as hub:
         ann, bob = await key(hub, "ann"), await key(hub, "bob")

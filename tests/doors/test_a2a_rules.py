@@ -145,7 +145,7 @@ async def test_a_task_that_is_passed_over_is_canceled_and_one_that_runs_takes_no
 ) -> None:
     steps: list[Json] = [
         {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}}]},
-        {"text": [f"word{n} " for n in range(200)], "delay": 0.05},
+        {"text": [f"word{n} " for n in range(2_000)], "delay": 0.05},
     ]
     async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
         waiting = await task_of(hub, "wipe", contextId="c")

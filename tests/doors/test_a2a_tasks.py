@@ -12,12 +12,14 @@ import pytest
 from dragoman.runs.active_run import ActiveRun
 from tests.doors.test_a2a_push import LOOPBACK, receiving
 from tests.doors.test_a2a_rules import VERSION, Json, error_of, rpc, sent, task_of
+from tests.gateway.metered_hub import Site, holding, placed, tokens
+from tests.providers.servers import Peer, Received
 from tests.server.test_grants import SESSION, TURNS, status
 from tests.server.test_participants import people_of
 from tests.serving import Served, serving
 from tests.waiting import until
 
-SLOW: Json = {"text": [f"word{n} " for n in range(400)], "delay": 0.05}
+SLOW: Json = {"text": [f"word{n} " for n in range(2_000)], "delay": 0.05}  # longer than any test
 AT_ONCE: Json = {"configuration": {"returnImmediately": True}}
 
 
@@ -89,7 +91,14 @@ async def next_item(lines: Any) -> Json:
 async def test_a_cancel_that_comes_too_late_does_not_stop_the_next_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tmp_path, [{"text": ["a ", "b"], "delay": 0.3}, SLOW]) as hub:
+    may_end = asyncio.Event()
+
+    async def gated(peer: Peer, _: Received) -> None:
+        await may_end.wait()
+        await peer.send(tokens("a ", "b"))
+
+    up = Site(gated, holding(tokens("slow", over=False)))
+    async with placed(up), serving(tmp_path, providers={"up": up.provider}, model="up/m") as hub:
         first = await begin(hub, "one", "m1")
         second = await begin(hub, "two", "m2")
         find, seen = hub.hub.runs.find_active, asyncio.Event()
@@ -98,6 +107,7 @@ async def test_a_cancel_that_comes_too_late_does_not_stop_the_next_task(
             found = await find(session_id)
             if found is not None and found.row.id == first["id"] and not seen.is_set():
                 seen.set()
+                may_end.set()
                 await found.wait_ended()  # the task ends behind the look at it
                 await until(lambda: find_is(hub, second["id"]))
             return found

@@ -152,7 +152,7 @@ async def test_a_long_history_is_skimmed(tmp_path: Path) -> None:
 
 
 async def test_a_busy_thread_is_refused_and_a_stop_ends_the_run_with_an_error(tmp_path: Path) -> None:
-    words = [f"word{n} " for n in range(200)]
+    words = [f"word{n} " for n in range(2_000)]
     async with serving(tmp_path, [{"text": words, "delay": 0.05}]) as hub:
         async with hub.http.stream("POST", "/agui/default", json=run_input(user())) as response:
             pieces = response.aiter_text()

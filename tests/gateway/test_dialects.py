@@ -31,7 +31,7 @@ CASES = [(model, number) for model, answers in ANSWERS.items() for number in ran
 @pytest.fixture(scope="module")
 def http(stage: Stage) -> Iterator[httpx2.Client]:
     headers = {"authorization": f"Bearer {stage.key}"}
-    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as client:
+    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False, timeout=60) as client:
         yield client
 
 

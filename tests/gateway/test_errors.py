@@ -251,7 +251,7 @@ def test_a_limit_says_when_to_come_again(stage: Stage) -> None:
 )
 def test_a_body_that_is_none_is_a_bad_request(stage: Stage, path: str, body: bytes, kind: str) -> None:
     headers = {"authorization": f"Bearer {stage.key}"}
-    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
+    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False, timeout=60) as http:
         response = http.post(path, content=body)
     report = response.json()
     assert (response.status_code, report["error"]["type"]) == (400, kind)

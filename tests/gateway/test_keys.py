@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from dragoman.config import parse_config
 from dragoman.errors import ConfigError
 from dragoman.server import auth
+from dragoman.server.app.routing import routes
 from dragoman.usage_limits import Limits
 from tests.waiting import poll
 
@@ -156,11 +158,27 @@ async def test_a_key_that_has_expired_opens_nothing(tmp_path: Path) -> None:
         assert (await at.chat(key=await at.key(expires_at=time.time() + 600))).status_code == 200
 
 
-async def test_a_key_that_expires_while_it_is_cached_is_refused(tmp_path: Path) -> None:
+async def test_a_key_that_expires_while_it_is_cached_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = 0.0
+
+    def now() -> float:
+        return time.time() + passed
+
+    def clock() -> float:
+        return time.monotonic() + passed
+
+    monkeypatch.setattr(auth, "RECHECK_INTERVAL", 3_600.0)
+    monkeypatch.setattr(routes, "Auth", partial(auth.Auth, clock=clock, now=now))
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
-        key = await at.key(expires_at=time.time() + 2.0)
+        monkeypatch.setattr(at.hub.store.keys, "_clock", now)
+        key = await at.key(expires_at=now() + 1_800)
         assert (await at.chat(key=key)).status_code == 200
-        await until(at, key, 401)
+        passed = 1_700.0
+        assert (await at.chat(key=key)).status_code == 200
+        passed = 1_801.0
+        assert (await at.chat(key=key)).status_code == 401
 
 
 async def until(at: Desk, key: dict[str, str], status: int) -> httpx2.Response:

@@ -52,11 +52,14 @@ async def statuses(at: Desk, path: str, key: Mapping[str, str], *, refused: int)
     return answered
 
 
-async def until_served(at: Desk, key: Mapping[str, str]) -> None:
-    async def is_served() -> bool:
-        return (await at.chat(key=key)).status_code != 429
+async def until_served(at: Desk, key: Mapping[str, str], *, at_once: int) -> None:
+    """Wait until so many requests are served at the same time."""
 
-    await poll(is_served)
+    async def are_served() -> bool:
+        responses = await asyncio.gather(*(at.chat(key=key) for _ in range(at_once)))
+        return all(response.status_code != 429 for response in responses)
+
+    await poll(are_served)
     assert (await at.chat(key=key)).status_code == 200
 
 
@@ -67,7 +70,7 @@ async def test_slow_bodies_take_the_parallel_requests_of_a_key_and_give_them_bac
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         key = await at.key(limits=Limits(parallel=2))
         assert await statuses(at, path, key, refused=3) == [429] * 3
-        await until_served(at, key)
+        await until_served(at, key, at_once=2)
         assert await statuses(at, path, key, refused=3) == [429] * 3
 
 

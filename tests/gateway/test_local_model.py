@@ -43,7 +43,7 @@ def messages(hub: Hub) -> Iterator[anthropic.Anthropic]:
 
 @pytest.mark.parametrize("read", [snapshot, completion])
 def test_openais_client_talks_with_the_local_model(chat: openai.OpenAI, read: Any) -> None:
-    report = read(chat, MODEL, max_tokens=FEW, messages=HI)
+    report = read(chat, MODEL, max_tokens=FEW, messages=HI, temperature=0)
     [choice] = report.choices
     assert choice.message.content
     assert choice.finish_reason in ("stop", "length")
@@ -53,7 +53,7 @@ def test_openais_client_talks_with_the_local_model(chat: openai.OpenAI, read: An
 
 @pytest.mark.parametrize("read", [final, message])
 def test_anthropics_client_talks_with_the_local_model(messages: anthropic.Anthropic, read: Any) -> None:
-    report = read(messages, MODEL, max_tokens=FEW, messages=HI)
+    report = read(messages, MODEL, max_tokens=FEW, messages=HI, extra_body={"temperature": 0})
     [block] = report.content
     assert (block.type, bool(block.text)) == ("text", True)
     assert report.stop_reason in ("end_turn", "max_tokens")

@@ -15,6 +15,7 @@ from dragoman.wire.openai.tap import OpenAITap
 from dragoman.wire.tool_calls import MAX_ARGUMENTS
 from tests.gateway.metered_hub import SSE_HEAD, Site, desk
 from tests.providers.servers import chunk, ok
+from tests.waiting import until
 from tests.wire import anthropic_streams, ollama_streams, openai_streams
 
 PIECES = ['{"a":"', *['\\n\\"' * 10_000] * (MAX_ARGUMENTS // 40_000), '"}']
@@ -86,7 +87,7 @@ async def test_a_call_above_the_limit_fails_the_answer_and_closes_the_connection
         rows = await at.rows(len(answers) + 1)
         assert {(row.status, row.error) for row in rows} == {("failed", "api_error")}
         assert all(row.cost for row in rows)
-    assert stream.closed == len(rows)
+        await until(lambda: stream.closed == len(rows))
 
 
 @pytest.mark.parametrize("family", ["openai", "anthropic"])

@@ -257,7 +257,7 @@ def test_a_stream_ends_with_done_and_its_cost(stage: Stage) -> None:
     stage.upstream.play(Answer(body=OPENAI["openai_text"]))
     request = {"model": "oai/m", "messages": HI, "stream": True}
     headers = {"authorization": f"Bearer {stage.key}"}
-    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
+    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False, timeout=60) as http:
         response = http.post("/v1/chat/completions", json=request)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert re.search(r"\ndata: \[DONE\]\n\n: x-dragoman-cost 0\.\d+\n\n$", response.text)

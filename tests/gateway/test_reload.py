@@ -102,7 +102,7 @@ async def test_what_a_hub_that_closes_has_left_of_an_old_configuration_is_closed
     async with serving(old.script) as server, AsyncExitStack() as stack:
         hub = await stack.enter_async_context(Hub.open(config(server.url), tmp_path, require_keys=False))
         url = await stack.enter_async_context(listening(hub))
-        http = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False))
+        http = await stack.enter_async_context(httpx2.AsyncClient(base_url=url, trust_env=False, timeout=60))
         reading = asyncio.ensure_future(
             http.post("/v1/chat/completions", json={"model": "up/m", "messages": HI})
         )

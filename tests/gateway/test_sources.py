@@ -172,7 +172,7 @@ def test_a_client_is_told_what_its_protocol_has_no_place_for(
 ) -> None:
     stage.upstream.play(Answer(body=body))
     headers = {"authorization": f"Bearer {stage.key}"}
-    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
+    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False, timeout=60) as http:
         document = http.post(door, json={"model": model, **DOORS[door]})
         stream = http.post(door, json={"model": model, "stream": True, **DOORS[door]})
     assert document.status_code == 200
@@ -235,7 +235,7 @@ def test_what_an_answer_has_beside_its_text_arrives_or_is_named(
         stage.upstream.play(Answer(body=body))
         headers = {"authorization": f"Bearer {stage.key}"}
         ask = {"model": model, "stream": stream, **DOORS[door]}
-        answer = httpx2.post(f"{stage.url}{door}", json=ask, headers=headers, trust_env=False)
+        answer = httpx2.post(f"{stage.url}{door}", json=ask, headers=headers, trust_env=False, timeout=60)
         assert answer.status_code == 200, answer.text
         is_named = "x-dragoman-omitted" in answer.headers or "x-dragoman-omitted" in answer.text
         if MARK not in readable(answer.text) and not is_named:
@@ -271,7 +271,7 @@ def test_log_probabilities_that_a_translated_answer_lacks_are_named(
     stage.upstream.play(Answer(body=bodies[model]))
     headers = {"authorization": f"Bearer {stage.key}"}
     ask = {"model": model, **DOORS[door], **fields}
-    answer = httpx2.post(f"{stage.url}{door}", json=ask, headers=headers, trust_env=False)
+    answer = httpx2.post(f"{stage.url}{door}", json=ask, headers=headers, trust_env=False, timeout=60)
     assert answer.status_code == 200, answer.text
     (name,) = fields
     assert name in answer.headers.get("x-dragoman-dropped", "").split(",")

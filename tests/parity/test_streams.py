@@ -91,9 +91,14 @@ async def test_thinking_is_heard_apart_from_the_text(answer: Answer) -> None:
 
 async def test_a_tool_call_in_many_fragments_is_one_call() -> None:
     fragments = openai_call("weather_look", '{"loc', "ation", '":"Ro', 'me","da', 'ys":', "2}")
-    async with openai_model(openai(*fragments, finish="tool_calls"), text("Sun.")) as (up, model):
-        run = Agent(model, operations=[look]).spawn("How is Rome?")
-        events: list[Any] = [event async for event in run.events()]
+    gate = asyncio.Event()
+    answer = openai(*fragments, finish="tool_calls", gate=gate, gate_at=3)
+    events: list[Any] = []
+    async with openai_model(answer, text("Sun.")) as (up, model):
+        async for event in Agent(model, operations=[look]).spawn("How is Rome?").events():
+            events.append(event)
+            if isinstance(event, e.ToolInputDelta):  # of the first ones: the server holds the rest back
+                gate.set()
     [call] = [event for event in events if isinstance(event, e.ToolInputAvailable)]
     assert call.input == {"location": "Rome", "days": 2}
     written = [event.input_text_delta for event in events if isinstance(event, e.ToolInputDelta)]

@@ -18,7 +18,8 @@ SSE, LINES, JSON = "text/event-stream", "application/x-ndjson", "application/jso
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What is said to one request. Each piece is a write of its own.
 
-    Before the last piece it waits for `gate`, if there is one; with `endless` it never ends.
+    Before the piece at `gate_at`, the last one, it waits for `gate`, if there is one; with `endless` it never
+    ends.
     """
 
     pieces: Sequence[bytes]
@@ -26,6 +27,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     headers: Mapping[str, str] = {}
     gate: asyncio.Event | None = None
+    gate_at: int = -1
     endless: bool = False
 
     def head(self) -> bytes:
@@ -55,13 +57,11 @@ class Upstream:
             self.received.append(await peer.request())
             answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
             await peer.send(answer.head())
-            *first, last = answer.pieces
-            for piece in first:
+            for at, piece in enumerate(answer.pieces):
+                if answer.gate is not None and at == range(len(answer.pieces))[answer.gate_at]:
+                    await answer.gate.wait()
                 await peer.send(chunk(piece))
                 await asyncio.sleep(0)  # whoever reads may see it by itself
-            if answer.gate is not None:
-                await answer.gate.wait()
-            await peer.send(chunk(last))
             if answer.endless:
                 await peer.gone()
                 self.gone += 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -120,6 +121,14 @@ async def serving(script: Script, *, tls: ssl.SSLContext | None = None) -> Async
         await asyncio.sleep(0)  # what was closed lets its socket go
     for task in state.tasks - set(running):
         task.result()
+
+
+@contextmanager
+def refusing_port() -> Iterator[int]:
+    """A port that refuses connections, and that no other process gets meanwhile: nobody listens there."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 def ok(body: bytes, *headers: str) -> bytes:

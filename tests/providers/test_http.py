@@ -15,7 +15,19 @@ from dragoman.errors import ProviderError
 from dragoman.http.transport import HostPool, Response, Timeouts, Transport
 from dragoman.http.url_and_proxy import parse_url
 
-from .servers import CHUNKED, LIMIT, Peer, Received, Server, answering, chunk, holding, ok, serving
+from .servers import (
+    CHUNKED,
+    LIMIT,
+    Peer,
+    Received,
+    Server,
+    answering,
+    chunk,
+    holding,
+    ok,
+    refusing_port,
+    serving,
+)
 
 SECRET = "sk-topsecret-0123456789"
 LOOPS = {"uvloop": True, "asyncio": False}
@@ -384,9 +396,10 @@ async def test_nothing_shows_what_was_sent(transport: Transport) -> None:
 
 
 async def test_a_refused_connection_names_the_server(transport: Transport) -> None:
-    async with serving(answering()) as server:
-        pass
-    with pytest.raises(ProviderError, match=rf"cannot connect to 127\.0\.0\.1:{server.port}: ") as caught:
+    with (
+        refusing_port() as port,
+        pytest.raises(ProviderError, match=rf"cannot connect to 127\.0\.0\.1:{port}: ") as caught,
+    ):
         async with asyncio.timeout(LIMIT):
-            await get(transport, server)
+            await get(transport, Server(port))
     assert (caught.value.category, caught.value.transient) == ("network", True)

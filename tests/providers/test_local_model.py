@@ -91,7 +91,10 @@ async def provider(transport: Transport) -> AsyncIterator[LocalProvider]:
 
 
 def ask(text: str = "Hello!", *more: Message, **fields: Any) -> ModelRequest:
-    return ModelRequest(model="smollm2", messages=[Message("u", "user", (TextPart(text),)), *more], **fields)
+    """A request whose answer is the same each time."""
+    options = {"temperature": 0, **fields.pop("options", {})}
+    messages = [Message("u", "user", (TextPart(text),)), *more]
+    return ModelRequest(model="smollm2", messages=messages, options=options, **fields)
 
 
 async def answer(provider: LocalProvider, request: ModelRequest) -> list[Sequence[e.Event]]:
