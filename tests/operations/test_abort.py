@@ -8,6 +8,7 @@ from typing import Any
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
+from tests.waiting import LIMIT
 
 
 class Chain:
@@ -51,7 +52,7 @@ class Chain:
 
 async def test_one_call_is_stopped_with_all_below_it_and_its_caller_goes_on() -> None:
     chain = Chain()
-    async with asyncio.timeout(10), Calls(chain.registry(), chain.ledger) as calls:
+    async with asyncio.timeout(LIMIT), Calls(chain.registry(), chain.ledger) as calls:
         task = asyncio.create_task(calls.call("t.outer", context=Context()))
         await chain.began.wait()
         assert calls.abort(chain.ids["middle"], "changed my mind")
@@ -67,7 +68,7 @@ async def test_one_call_is_stopped_with_all_below_it_and_its_caller_goes_on() ->
 
 async def test_the_root_of_a_tree_is_stopped_and_says_so() -> None:
     chain = Chain()
-    async with asyncio.timeout(10), Calls(chain.registry(), chain.ledger) as calls:
+    async with asyncio.timeout(LIMIT), Calls(chain.registry(), chain.ledger) as calls:
         task = asyncio.create_task(calls.call("t.outer", context=Context()))
         await chain.began.wait()
         assert calls.abort(chain.ids["outer"])
@@ -79,7 +80,7 @@ async def test_the_root_of_a_tree_is_stopped_and_says_so() -> None:
 
 async def test_cancelling_the_task_wins_over_stopping_a_call() -> None:
     chain = Chain()
-    async with asyncio.timeout(10), Calls(chain.registry(), chain.ledger) as calls:
+    async with asyncio.timeout(LIMIT), Calls(chain.registry(), chain.ledger) as calls:
         task = asyncio.create_task(calls.call("t.outer", context=Context()))
         await chain.began.wait()
         calls.abort(chain.ids["inner"])
@@ -91,7 +92,7 @@ async def test_cancelling_the_task_wins_over_stopping_a_call() -> None:
 async def test_nothing_is_left_after_a_hundred_stopped_chains() -> None:
     before = asyncio.all_tasks()
     chain = Chain()
-    async with asyncio.timeout(20), Calls(chain.registry(), chain.ledger) as calls:
+    async with asyncio.timeout(LIMIT), Calls(chain.registry(), chain.ledger) as calls:
         for _ in range(100):
             chain.began.clear()
             task = asyncio.create_task(calls.call("t.outer", context=Context()))
@@ -120,6 +121,6 @@ async def test_an_operation_whose_task_group_failed_has_not_been_stopped() -> No
     async def outer(context: Context) -> list[Any]:
         return [await context.call("t.several") for _ in range(2)]
 
-    async with asyncio.timeout(10), Calls(Registry(several, outer), MemoryLedger()) as calls:
+    async with asyncio.timeout(LIMIT), Calls(Registry(several, outer), MemoryLedger()) as calls:
         outcome = await calls.call("t.outer", context=Context())
         assert (outcome.status, outcome.result) == ("done", ["went on", "went on"])

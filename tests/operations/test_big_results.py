@@ -19,6 +19,7 @@ from dragoman.operations.outcome import to_jsonable
 from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.operations.worker_threads import LARGE_SIZE, LargeValueWorker
 from tests.loop_lag import MOST, best_lag
+from tests.waiting import LIMIT
 
 ROWS = [
     {"row": number, "words": "lorem ipsum dolor sit amet " * 3, "part": number / 7}
@@ -43,7 +44,7 @@ async def test_many_big_results_at_once_leave_the_event_loop_to_others() -> None
         await asyncio.sleep(0)
         return ROWS
 
-    async with asyncio.timeout(60), Calls(Registry(pile), MemoryLedger()) as calls:
+    async with asyncio.timeout(LIMIT), Calls(Registry(pile), MemoryLedger()) as calls:
         making = (calls.call("t.pile", context=Context(for_model=True)) for _ in range(TIMES))
         piling = asyncio.create_task(asyncio.wait([asyncio.ensure_future(each) for each in making]))
         assert await longest_pause(piling) < 1.0

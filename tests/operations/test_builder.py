@@ -12,10 +12,11 @@ from dragoman.operations import Calls, Context, Operation, Registry
 from dragoman.operations.definitions.tool_builder import tool
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
+from tests.waiting import LIMIT
 
 
 async def run(operation: Operation, input: dict[str, Any]) -> CallOutcome:
-    async with asyncio.timeout(10), Calls(Registry(operation), MemoryLedger()) as calls:
+    async with asyncio.timeout(LIMIT), Calls(Registry(operation), MemoryLedger()) as calls:
         return await calls.call(operation.id, input, context=Context())
 
 

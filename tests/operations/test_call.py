@@ -24,6 +24,7 @@ from dragoman.operations.call_dispatcher import CallSettings
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry, MemoryLedger, hash_input
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallOutcome
+from tests.waiting import LIMIT
 
 ALICE = Identity(owner="alice")
 
@@ -128,10 +129,10 @@ async def test_sync_functions_share_a_bounded_number_of_threads() -> None:
         with lock:
             running += 1
             most = max(most, running)
-        both.wait(timeout=10)
+        both.wait(LIMIT)
         with lock:
             running -= 1
-        both.wait(timeout=10)
+        both.wait(LIMIT)
 
     async with Calls(Registry(work), MemoryLedger(), settings=CallSettings(threads=2)) as calls:
         outcomes = await asyncio.gather(*(calls.call("t.work", context=Context()) for _ in range(6)))
@@ -285,6 +286,8 @@ def test_a_program_that_ends_at_any_step_of_a_call_leaves_no_coroutine(
             await asyncio.sleep(0)
         task.set_name("left to asyncio.run, which cancels all tasks at once")
 
+    gc.collect()
+    recwarn.clear()  # of what earlier tests have left
     for steps in range(8):
         asyncio.run(leave(steps))
     gc.collect()

@@ -19,6 +19,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy, Rule
+from tests.waiting import LIMIT
 
 ANN, BOB = Identity(owner="ann"), Identity(owner="bob")
 MODEL = Context(identity=ANN, for_model=True, run_id="run_1", tool_call_id="tc_1")
@@ -58,7 +59,7 @@ class Post:
             approval_seconds=60,
         )
         async with (
-            asyncio.timeout(10),
+            asyncio.timeout(LIMIT),
             Calls(registry, self.ledger, access_control=guard, clock=lambda: self.now) as calls,
         ):
             yield calls, MetaTools(registry, calls)

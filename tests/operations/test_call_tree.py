@@ -14,6 +14,7 @@ from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, current, operation
 from dragoman.operations.ledger import CallCompletion, CallRecord, MemoryLedger
 from dragoman.operations.outcome import CallStatus
+from tests.waiting import LIMIT, pass_time
 
 
 class Site:
@@ -70,7 +71,7 @@ class Site:
 @asynccontextmanager
 async def site() -> AsyncIterator[tuple[Site, Calls]]:
     made = Site()
-    async with Calls(made.registry(), made.ledger) as calls, asyncio.timeout(10):
+    async with Calls(made.registry(), made.ledger) as calls, asyncio.timeout(LIMIT):
         yield made, calls
 
 
@@ -164,12 +165,15 @@ async def test_a_failed_child_is_an_error_with_its_code_in_the_parent() -> None:
 async def test_a_call_is_stopped_at_its_own_timeout() -> None:
     here = Site()
 
-    @operation("t", timeout=0.02)
+    @operation("t", timeout=50)
     async def slow() -> None:
         await here.wait("slow")
 
-    async with Calls(Registry(slow), here.ledger) as calls, asyncio.timeout(10):
-        outcome = await calls.call("t.slow", context=Context())
+    async with Calls(Registry(slow), here.ledger) as calls, asyncio.timeout(LIMIT):
+        calling = asyncio.create_task(calls.call("t.slow", context=Context()))
+        await here.all_began.wait()
+        pass_time(51)
+        outcome = await calling
     assert outcome.to_json()["error"] == {
         "code": "call_timeout",
         "message": "t.slow timed out: it did not end by its deadline.",
@@ -180,33 +184,36 @@ async def test_a_call_is_stopped_at_its_own_timeout() -> None:
 
 
 async def test_deadlines_shrink_down_the_tree() -> None:
-    @operation("t", timeout=50)
+    @operation("t", timeout=5_000)
     async def leaf(context: Context) -> float | None:
         return context.deadline
 
-    @operation("t", timeout=5)
+    @operation("t", timeout=500)
     async def short(context: Context) -> tuple[float | None, Any]:
         return context.deadline, await context.call("t.leaf")
 
-    @operation("t", timeout=500)
+    @operation("t", timeout=50_000)
     async def long(context: Context) -> tuple[float | None, Any]:
         return context.deadline, await context.call("t.leaf")
 
     async with Calls(Registry(leaf, short, long), MemoryLedger()) as calls:
         now = asyncio.get_running_loop().time()
         own, below = (await calls.call("t.short", context=Context())).result
-        assert now < own <= now + 6
+        assert now + 500 <= own <= asyncio.get_running_loop().time() + 500
         assert below == own
-        own, below = (await calls.call("t.long", context=Context(deadline=now + 100))).result
-        assert own == now + 100
+        own, below = (await calls.call("t.long", context=Context(deadline=now + 10_000))).result
+        assert own == now + 10_000
         assert below < own
 
 
 async def test_a_deadline_ends_the_children_too() -> None:
     async with site() as (here, calls):
         here.expected = 2
-        deadline = asyncio.get_running_loop().time() + 0.05
-        outcome = await calls.call("t.root", context=Context(deadline=deadline))
+        deadline = asyncio.get_running_loop().time() + 50
+        calling = asyncio.create_task(calls.call("t.root", context=Context(deadline=deadline)))
+        await here.all_began.wait()
+        pass_time(50)
+        outcome = await calling
         assert outcome.error is not None
         assert outcome.error.code == "call_timeout"
         assert sorted(here.cancelled) == ["a", "b"]
@@ -229,11 +236,11 @@ async def test_cancelling_a_sync_call_does_not_wait_for_its_thread() -> None:
     @operation("t")
     def stuck() -> str:
         loop.call_soon_threadsafe(began.set)
-        free.wait(timeout=30)
+        free.wait(LIMIT)
         return "too late"
 
     ledger = MemoryLedger()
-    async with Calls(Registry(stuck), ledger) as calls, asyncio.timeout(10):
+    async with Calls(Registry(stuck), ledger) as calls, asyncio.timeout(LIMIT):
         task = asyncio.create_task(calls.call("t.stuck", context=Context()))
         await began.wait()
         task.cancel()
@@ -276,7 +283,7 @@ async def test_the_end_is_written_down_even_when_the_call_is_cancelled_at_the_le
         return "quick"
 
     ledger = SlowLedger(step)
-    async with Calls(Registry(quick), ledger) as calls, asyncio.timeout(10):
+    async with Calls(Registry(quick), ledger) as calls, asyncio.timeout(LIMIT):
         task = asyncio.create_task(calls.call("t.quick", context=Context()))
         await ledger.reached.wait()
         task.cancel()
@@ -296,7 +303,7 @@ async def test_closing_waits_for_ends_that_a_second_cancel_left_behind() -> None
         waiting.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         async with Calls(Registry(slow), ledger) as calls:
             task = asyncio.create_task(calls.call("t.slow", context=Context()))
             await waiting.wait()

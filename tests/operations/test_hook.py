@@ -13,6 +13,7 @@ from dragoman.operations.call_hooks import CallEnd, CallHooks, HookDecision, Hoo
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.outcome import CallOutcome
+from tests.waiting import LIMIT
 
 
 class Noting:
@@ -48,7 +49,7 @@ async def called(hooks: CallHooks, input: dict[str, Any], **changes: Any) -> Cal
         return number // 2
 
     context = Context(for_model=True, hooks=hooks, **changes)
-    async with asyncio.timeout(10), Calls(Registry(half), MemoryLedger()) as calls:
+    async with asyncio.timeout(LIMIT), Calls(Registry(half), MemoryLedger()) as calls:
         return await calls.call("t.half", input, context=context)
 
 
@@ -94,7 +95,7 @@ async def test_meta_tools_are_not_asked_about_but_what_they_call_is() -> None:
         return number // 2
 
     hooks, registry = Noting(), Registry(half)
-    async with asyncio.timeout(10), Calls(registry, MemoryLedger()) as calls:
+    async with asyncio.timeout(LIMIT), Calls(registry, MemoryLedger()) as calls:
         meta, context = MetaTools(registry, calls), Context(for_model=True, hooks=hooks)
         await meta.run("hub_search", {"q": "half"}, context=context)
         batch = {"calls": [{"tool": "t.half", "input": {"number": 2}}]}

@@ -19,6 +19,7 @@ from dragoman.operations import Calls, Context, Operation, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.outcome import CallOutcome
+from tests.waiting import LIMIT
 
 BYTES = "0dcd07715cec3c0124ad9012eb24dd2052e2372350e9250804b21d2c54e37301"
 ALONE = "`calls` must be a list; the single call was taken as a list of one"
@@ -59,7 +60,7 @@ class Hub:
 @asynccontextmanager
 async def hub(*things: Any) -> AsyncIterator[Hub]:
     registry, ledger = Registry(*(things or (double, fail))), MemoryLedger()
-    async with Calls(registry, ledger) as calls, asyncio.timeout(10):
+    async with Calls(registry, ledger) as calls, asyncio.timeout(LIMIT):
         yield Hub(registry, calls, ledger)
 
 

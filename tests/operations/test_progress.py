@@ -9,6 +9,7 @@ from typing import Any
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
+from tests.waiting import LIMIT
 
 
 @operation("t", effect="read")
@@ -92,7 +93,7 @@ async def test_a_generator_that_is_stopped_cleans_up() -> None:
         finally:
             closed.set()
 
-    async with asyncio.timeout(10), Calls(Registry(endless), MemoryLedger()) as calls:
+    async with asyncio.timeout(LIMIT), Calls(Registry(endless), MemoryLedger()) as calls:
         task = asyncio.create_task(calls.call("t.endless", context=Context()))
         await begun.wait()
         task.cancel()

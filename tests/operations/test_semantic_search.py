@@ -21,6 +21,7 @@ from dragoman.operations.search.embedder import Embedder, HashingEmbedder, embed
 from dragoman.operations.search.search import OperationSearch
 from dragoman.operations.search.semantic_index import SemanticIndex, query_parts
 from dragoman.operations.search.wordllama import WordLlamaEmbedder
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ class Synonyms:
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         if threading.current_thread() is not threading.main_thread():
             self.waits.set()
-            self.gate.wait(10)
+            self.gate.wait(LIMIT)
         if self.failures:
             self.failures -= 1
             raise RuntimeError("no model today")
@@ -93,7 +94,7 @@ async def searching(
 
 
 async def settled(meanings: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         await meanings.idle.wait()
 
 
@@ -164,10 +165,10 @@ async def test_a_model_that_takes_long_embeds_queries_beside_the_event_loop() ->
         await settled(meanings)
         embedder.gate.clear()
         embedder.waits.clear()
-        async with asyncio.timeout(10), Calls(registry, MemoryLedger()) as calls:
+        async with asyncio.timeout(LIMIT), Calls(registry, MemoryLedger()) as calls:
             tools = MetaTools(registry, calls, search=search)
             found = asyncio.create_task(tools.run("hub.search", {"q": "automobile"}, context=Context()))
-            assert await asyncio.to_thread(embedder.waits.wait, 10)  # the loop runs on meanwhile
+            assert await asyncio.to_thread(embedder.waits.wait, LIMIT)  # the loop runs on meanwhile
             embedder.gate.set()
             outcome = await found
         assert [each["tool"] for each in outcome.result["tools"]] == ["garage.rent"]

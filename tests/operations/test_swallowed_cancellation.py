@@ -17,8 +17,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.registry import Registry
-
-LIMIT = 120.0
+from tests.waiting import LIMIT, pass_time
 
 
 class World:
@@ -111,8 +110,11 @@ async def test_what_called_an_operation_that_will_not_be_cancelled_does_not_go_o
 async def test_a_deadline_ends_what_called_an_operation_that_will_not_be_cancelled() -> None:
     events: list[Any] = []
     async with world(deaf, hang, stubborn("x.deaf", "x.hang", events=events)) as made:
-        deadline = asyncio.get_running_loop().time() + 0.05
-        outcome = await made.begin("x.stubborn", Context(deadline=deadline))
+        deadline = asyncio.get_running_loop().time() + 50
+        calling = made.begin("x.stubborn", Context(deadline=deadline))
+        await made.reached("x.deaf")
+        pass_time(50)
+        outcome = await calling
         assert outcome.status == "failed"
         assert outcome.error is not None
         assert outcome.error.code == "call_timeout"

@@ -21,6 +21,7 @@ from dragoman.server.auth import Auth
 from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
+from tests.waiting import LIMIT
 
 NOW, DAY = time.time(), 86_400.0
 
@@ -61,7 +62,10 @@ async def serving(folder: Path, *waiting: ApprovalRequest, keys: bool = True) ->
             Route("/api/approvals/{id}", HttpEndpoint({"GET": doors.get, "POST": doors.answer}, auth=auth)),
         ]
         hub = cast(Hub, SimpleNamespace(app=Router(routes)))
-        async with listening(hub) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+        async with (
+            listening(hub) as url,
+            httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False) as http,
+        ):
             yield Served(store, http)
 
 

@@ -19,6 +19,7 @@ from dragoman.server.auth import Auth
 from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
+from tests.waiting import LIMIT
 
 BODY = bytes(range(256)) * 12_000  # 3 MB: more than is in memory at a time
 SIZE = len(BODY)
@@ -44,7 +45,7 @@ async def serving(
         headers = {"x-api-key": secret}
         async with (
             listening(hub) as url,
-            httpx2.AsyncClient(base_url=url, headers=headers, trust_env=False) as http,
+            httpx2.AsyncClient(base_url=url, headers=headers, timeout=LIMIT, trust_env=False) as http,
         ):
             yield store, http
 

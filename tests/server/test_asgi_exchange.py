@@ -14,8 +14,7 @@ from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.server.streaming import PIECE, send_large
-
-LIMIT = 120.0
+from tests.waiting import LIMIT
 
 
 def exchange_with(headers: list[tuple[bytes, bytes]], *messages: Message) -> tuple[Exchange, list[Message]]:

@@ -26,6 +26,7 @@ from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.serving import listening
+from tests.waiting import LIMIT
 
 NOW = 100.0
 
@@ -47,7 +48,7 @@ class Served:
         return {"x-api-key": secret}
 
     async def ask(self, path: str = "", method: str = "GET", **options: Any) -> httpx2.Response:
-        async with httpx2.AsyncClient(base_url=self.url, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=self.url, timeout=LIMIT, trust_env=False) as http:
             return await http.request(method, f"/api/calls{path}", **options)
 
     async def json(self, path: str = "", **options: Any) -> Any:

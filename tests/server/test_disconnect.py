@@ -15,11 +15,10 @@ from dragoman.flag import Flag
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectSource, DisconnectWatch
 from dragoman.server.http.response_cycle import LeanFlowControl, ResponseCycle
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 GONE: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"", "more_body": False}
-WITHIN = 120.0
 
 
 class Client:
@@ -63,7 +62,7 @@ async def run(client: Client, work: Callable[[DisconnectWatch], Awaitable[None]]
             await work(presence)
         await asyncio.sleep(0)  # nothing of the cancelling is left
 
-    await asyncio.wait_for(asyncio.ensure_future(serve()), WITHIN)
+    await asyncio.wait_for(asyncio.ensure_future(serve()), LIMIT)
     return presence
 
 
@@ -188,7 +187,7 @@ async def test_a_server_that_calls_back_is_not_asked_by_a_task(calls_back: bool)
                 asyncio.get_running_loop().call_soon(client.callback)
             await wait(ended=ended)
 
-    await asyncio.wait_for(asyncio.ensure_future(serve()), WITHIN)
+    await asyncio.wait_for(asyncio.ensure_future(serve()), LIMIT)
     assert (presence.disconnected, ended) == (True, ["cancelled"])
     assert (client.received, client.callback) == (0 if calls_back else 1, None)
 

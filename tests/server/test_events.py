@@ -15,9 +15,9 @@ import pytest
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from tests.serving import Served, serving
+from tests.waiting import LIMIT
 
 Events = list[dict[str, Any]]
-TIMEOUT = 30.0
 
 
 class EventReader:
@@ -33,7 +33,7 @@ class EventReader:
     async def until(self, name: str) -> Events:
         """Read events up to the first of this name."""
         found: Events = []
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(LIMIT):
             async for line in self._lines:
                 if line.startswith("data: "):
                     found.append(msgspec.json.decode(line.removeprefix("data: ")))

@@ -12,7 +12,7 @@ from dragoman.session_ids import hub_session_id
 from tests.server.test_events import following, names
 from tests.server.test_session_owners import Headers, get, key_of
 from tests.serving import Served, ask, frames_in, serving, text_of
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 SESSION = hub_session_id("s", owner="ann")
 TURNS: list[dict[str, Any]] = [{"text": "one"}, {"text": "two"}, {"text": "three"}]
@@ -100,7 +100,7 @@ async def test_streams_that_a_grant_opened_end_when_it_is_removed(tmp_path: Path
     async with serving(tmp_path, SLOW, keys=True) as hub:
         ann, bob = await key_of(hub, "ann"), await key_of(hub, "bob")
         answering = asyncio.create_task(say(hub, ann, "hello", "s"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             await until(lambda: hub.hub.runs.get_active(SESSION))
             await grant(hub, ann, "read", owner="bob")
             async with (

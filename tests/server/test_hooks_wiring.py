@@ -73,10 +73,10 @@ async def block(hooks: Hooks, operation: str = "mail.send", **input: Any) -> str
 
 
 async def test_a_function_of_a_file_is_a_hook(place: str, transport: Transport) -> None:
-    reply = Said(event="pre_tool_use", use=f"{place}:no_bob", match="mail.*", timeout=3, name="mine")
+    reply = Said(event="pre_tool_use", use=f"{place}:no_bob", match="mail.*", timeout=300, name="mine")
     hooks = made(reply, transport=transport)
     [hook] = hooks
-    assert (hook.name, hook.match, hook.timeout, hook.on_error) == ("mine", ("mail.*",), 3, "block")
+    assert (hook.name, hook.match, hook.timeout, hook.on_error) == ("mine", ("mail.*",), 300, "block")
     assert [await block(hooks, to="bob"), await block(hooks, to="eve")] == ["no bob", None]
     assert await block(hooks, "files.read", to="bob") is None
 

@@ -18,13 +18,11 @@ from dragoman.errors import BadRequest, TooLarge
 from dragoman.json_limits import JsonShape, check_shape
 from dragoman.server.app import Hub
 from tests.effort import rows
-from tests.loop_lag import best_lag
+from tests.loop_lag import MOST, TRIES, best_lag
 from tests.serving import write_script
 
 from .asgi_client import AsgiClient
 
-MOST = 0.05  # seconds between two turns of the loop
-TRIES = 4  # the best is the body's own: other work of the process counts too
 OPERATIONS = '''
 from pydantic import BaseModel
 from dragoman import operation

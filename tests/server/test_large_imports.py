@@ -13,11 +13,10 @@ import pytest
 
 from dragoman.wire.session_export import importer
 from tests.effort import rounds
+from tests.loop_lag import MOST, TRIES
 from tests.server.asgi_client import AsgiClient
 from tests.serving import serving
 
-MOST = 0.05  # seconds between two turns of the loop
-TRIES = 4
 MEGABYTES = rounds(quick=6, thorough=200)
 TEXT = 'Wörter \\ " {[ \n' * 1_500
 HEAD = b'{"format":"dragoman-session","version":1,"title":"long"}\n'

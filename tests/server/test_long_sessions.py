@@ -20,6 +20,7 @@ from dragoman.messages import Message, TextPart
 from dragoman.runs.run_queue import RunQueue
 from dragoman.server.app import Hub
 from dragoman.session_ids import hub_session_id
+from dragoman.store import retention
 from dragoman.store.hub_events import EventPosition
 from dragoman.store.runs import RunRecord
 from dragoman.store.sessions.sessions import Session, SessionKind
@@ -104,8 +105,15 @@ async def test_a_page_of_large_messages_ends_early(tmp_path: Path) -> None:
         assert (ids(page), page["earlierMessages"]) == (["l2"], 4)
 
 
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each transaction of a deletion do as little as it can, on a machine of any speed."""
+    monkeypatch.setattr(retention, "MAX_BATCH_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("short_steps")
 async def test_others_write_while_a_long_session_is_deleted(tmp_path: Path) -> None:
-    async with long_session(tmp_path, 4_000) as (hub, client):
+    async with long_session(tmp_path, 1_000) as (hub, client):
         deleting = asyncio.ensure_future(client.request("DELETE", "/api/sessions/long", b""))
         written = 0
         while not deleting.done():
@@ -191,10 +199,11 @@ async def submit_after(flag: asyncio.Event, submit: Any, job: Any) -> Any:
     return await submit(job)
 
 
+@pytest.mark.usefixtures("short_steps")
 async def test_others_write_while_a_long_import_that_was_cut_off_makes_room_for_another(
     tmp_path: Path,
 ) -> None:
-    async with long_session(tmp_path, 4_000, kind="importing") as (_, client):
+    async with long_session(tmp_path, 1_000, kind="importing") as (_, client):
         file = b'{"format":"dragoman-session","version":1}\n{"id":"m","role":"user","parts":[]}'
         importing = asyncio.ensure_future(
             client.request("POST", "/api/sessions/import", file, query=b"id=long")

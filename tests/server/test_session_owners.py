@@ -15,6 +15,7 @@ from dragoman.session_ids import hub_session_id
 from tests.server.openapi import DOCUMENT
 from tests.serving import Served, ask, frames_in, serving, text_of, types
 from tests.store.samples import converse
+from tests.waiting import LIMIT
 
 Headers = dict[str, str]
 SUM = {"name": "math.calculate", "input": {"expression": "6 * 7"}}
@@ -172,7 +173,7 @@ async def test_a_session_may_have_an_id_in_any_script(tmp_path: Path) -> None:
 
 async def test_each_owner_follows_and_stops_its_own_run_of_the_same_id(tmp_path: Path) -> None:
     steps = [{"text": [f"word{number} " for number in range(2_000)], "delay": 0.01}]
-    async with serving(tmp_path, steps, play="turns", keys=True) as hub:
+    async with serving(tmp_path, steps, play="turns", keys=True, disconnect_grace="never") as hub:
         keys = {owner: await key_of(hub, owner) for owner in ("ann", "bob")}
         runs: dict[str, str] = {}
         async with asyncio.TaskGroup() as group:
@@ -266,7 +267,7 @@ async def test_an_approval_names_the_session_as_its_owner_does_and_goes_on_in_it
         assert approval["sessionId"] == "s"
         assert (await get(hub, f"/api/approvals/{approval['id']}", root))["sessionId"] == ANNS
         await hub.http.post(f"/api/approvals/{approval['id']}", json={"answer": "blue"}, headers=ann)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             while text_in(await get(hub, "/api/sessions/s/messages", ann)) != "I see.":
                 pass
         assert len((await get(hub, "/api/sessions", ann))["sessions"]) == 1

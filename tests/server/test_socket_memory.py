@@ -19,6 +19,7 @@ from dragoman.server.http.listener import bind_listener, build_server
 from dragoman.session_ids import hub_session_id
 from dragoman.store.sessions.sessions import Session
 from tests.effort import rounds
+from tests.waiting import LIMIT
 
 SOCKETS = rounds(quick=60, thorough=500)
 ALLOWED = 25 * 1_024  # bytes of each
@@ -53,7 +54,7 @@ async def open_socket(port: int) -> socket.socket:
     await loop.sock_connect(client, ("127.0.0.1", port))
     await loop.sock_sendall(client, UPGRADE)
     read = b""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT):
         while b'"init"' not in read:
             part = await loop.sock_recv(client, 65_536)
             assert part, read

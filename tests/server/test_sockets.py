@@ -17,9 +17,9 @@ from dragoman.server.sockets.session_socket import MAX_BAD_FRAMES
 from tests.server.test_grants import SESSION, grant
 from tests.server.test_session_owners import Headers, key_of
 from tests.serving import Served, serving
-from tests.waiting import until
+from tests.teams import gate
+from tests.waiting import LIMIT, until
 
-TIMEOUT = 30.0
 Frame = dict[str, Any]
 
 
@@ -40,7 +40,7 @@ class SocketClient:
     async def until(self, type: str) -> list[Frame]:
         """Frames up to the first of this type."""
         frames: list[Frame] = []
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(LIMIT):
             while not frames or frames[-1]["type"] != type:
                 frames.append(json.loads(await self.socket.recv()))
         return frames
@@ -56,6 +56,7 @@ async def connected(
         additional_headers=headers,
         origin=None if origin is None else websockets.Origin(origin),
         proxy=None,
+        open_timeout=LIMIT,
         max_size=4_000_000,
         max_queue=None,  # a client that does not read would not see the end of its connection for 10 s
     ) as socket:
@@ -152,9 +153,14 @@ async def test_a_socket_opened_in_mid_answer_gets_all_of_it_and_can_stop_it(tmp_
             assert ended[-1]["data"]["status"] == "stopped"
 
 
-async def test_an_approval_is_asked_and_answered_over_the_socket(tmp_path: Path) -> None:
-    steps: list[dict[str, Any]] = [{"tools": [{"name": "time_now", "input": {}}]}, {"text": "It is late."}]
-    config: dict[str, Any] = {"pinned": ["time.now"], "policy": [{"ask": "time.now"}]}
+async def test_an_approval_is_asked_and_answered_over_the_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [{"name": "time_now", "input": {}}, {"name": "gate_hold", "input": {"name": "socket"}}]
+    steps: list[dict[str, Any]] = [*({"tools": [call]} for call in calls), {"text": "It is late."}]
+    config: dict[str, Any] = {"pinned": ["time.now", "gate.hold"], "policy": [{"ask": "time.now"}]}
+    config["operations"] = [gate.__name__]
+    monkeypatch.setitem(gate.doors, "socket", door := asyncio.Event())
     async with serving(tmp_path, steps, **config) as hub:
         await create(hub)
         async with connected(hub) as client, connected(hub) as other:
@@ -162,6 +168,9 @@ async def test_an_approval_is_asked_and_answered_over_the_socket(tmp_path: Path)
             approval = (await other.until("approval.requested"))[-1]["approval"]
             await other.send("answer", approvalId=approval["id"], approved=True)
             await client.until("approval.answered")
+            while (await client.until("status"))[-1]["status"] != "running":
+                pass  # the run that asked may end after its answer
+            door.set()  # the client follows the run that goes on: otherwise it may be over before
             frames = await client.until("message.updated")
             while not text_of(frames):  # the message was updated when it began to wait, too
                 frames = await client.until("message.updated")
@@ -306,6 +315,6 @@ async def test_the_shortest_client_of_the_documentation_works(
         if page != "sockets":
             await until(lambda: hub.hub._services.events._followers)
             await hub.chat("What is 6 * 7?")
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(LIMIT):
             output, _ = await running.communicate()
         assert printed in output.decode()

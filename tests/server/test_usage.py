@@ -22,6 +22,7 @@ from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.serving import listening
+from tests.waiting import LIMIT
 
 NOON = 1_795_348_800.0  # 2026-11-22T12:00Z
 HOUR = 3600.0
@@ -55,7 +56,10 @@ async def serving(folder: Path, *records: UsageRecord, keys: bool = False) -> As
         auth = Auth(store.keys, required=keys)
         door = HttpEndpoint({"GET": UsageHandlers(store, clock=lambda: NOON + HOUR).get}, auth=auth)
         hub = cast(Hub, SimpleNamespace(app=Router(default=door)))
-        async with listening(hub) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
+        async with (
+            listening(hub) as url,
+            httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False) as http,
+        ):
             yield Served(store, http)
 
 

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from dragoman.server.http import listener as listening
 from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.websocket_protocol import FIRST_MESSAGE
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 LATER_MESSAGE = 2 * FIRST_MESSAGE
 PING = 0x89
@@ -45,7 +45,7 @@ async def test_a_client_that_answers_no_ping_is_disconnected(
     server = listening.build_server(count_characters, ConnectionLimits())
     await server.startup(sockets=[listener])
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             writer.write(UPGRADE.replace(b"PATH", path.encode()))
             await reader.readuntil(b"\r\n\r\n")
@@ -80,7 +80,7 @@ async def test_the_first_message_is_limited_more_than_later_ones(
     await server.startup(sockets=[listener])
     try:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(LIMIT),
             connect(f"ws://127.0.0.1:{listener.getsockname()[1]}", proxy=None, compression=None) as client,
         ):
             lengths, code = [], 0
@@ -105,7 +105,7 @@ async def test_only_the_socket_of_model_requests_compresses(path: str, compresse
     await server.startup(sockets=[listener])
     try:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(LIMIT),
             connect(f"ws://127.0.0.1:{listener.getsockname()[1]}{path}", proxy=None) as client,
         ):
             await client.send("x" * 10_000)

@@ -10,6 +10,7 @@ import pytest
 from dragoman.store.store import Store
 from tests.databases import BACKENDS, databases_as_named
 from tests.store.places import Place, empty_place
+from tests.waiting import LIMIT
 
 
 class Clock:
@@ -32,6 +33,15 @@ def database() -> Iterator[None]:
     """The tests of the store name their database themselves: see `place`."""
     with databases_as_named():
         yield
+
+
+@pytest.fixture
+def patient_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait as long as it takes for the locks of a process that was killed, or has just closed its store.
+
+    Postgres releases them once it notices, which takes long on a busy machine.
+    """
+    monkeypatch.setattr("dragoman.store.postgres.locks.LOCK_SECONDS", LIMIT)
 
 
 @pytest.fixture

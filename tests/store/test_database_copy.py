@@ -33,6 +33,7 @@ from tests.store.samples import FINISHED, assistant, converse, run, session
 
 QUIET = Progress()
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("patient_locks")
 
 
 class Killed(BaseException):

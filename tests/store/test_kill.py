@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dragoman.messages import TextPart
 from dragoman.store.store import Store
 from tests.effort import rounds
 from tests.store.places import Place
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("patient_locks")
 KILLS = rounds(quick=4, thorough=20)
 LINES = 400
 

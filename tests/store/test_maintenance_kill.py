@@ -30,6 +30,7 @@ from tests.store.killed import is_killed
 from tests.store.places import Place, empty_place
 from tests.store.samples import session
 
+pytestmark = pytest.mark.usefixtures("patient_locks")
 Contents = Mapping[str, list[Any]]
 KEY, FORMER_KEY = b"the key of the source", b"the former key"
 SPOOLS = {"usage.spool": b"waits\n", "answers.spool/r1.json": b"{}"}

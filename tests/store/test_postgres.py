@@ -306,7 +306,10 @@ async def test_maintenance_that_began_while_a_hub_was_cut_off_fences_it(
         maintenance.release()
 
 
-async def test_the_lock_of_a_killed_hub_does_not_outlive_it(place: Place) -> None:
+async def test_the_lock_of_a_killed_hub_does_not_outlive_it(
+    place: Place, lock_wait: Callable[[float], None]
+) -> None:
+    lock_wait(DEADLINE)
     store = await place.open()
     shared_server().cut_connections()  # as the server does with a process that is gone
     store.database._backend.release()

@@ -20,7 +20,7 @@ from tests.serving import Served, hub_of
 
 GATE = "tests.teams.gate"
 GATE_TOOLS = ["gate.hold", "gate.look", "gate.sign"]
-LIMIT = 30.0
+LIMIT = 120.0
 
 Json = dict[str, Any]
 Steps = Sequence[Mapping[str, Any]]
