@@ -11,7 +11,7 @@
 import { useQueryClient, type QueryClient, type QueryKey } from "@tanstack/react-query";
 import { useEffect, useRef, useSyncExternalStore } from "react";
 import { HubError, send } from "./client";
-import { readFrames } from "./sse";
+import { WatchedStream } from "./sse";
 
 export interface HubEvent {
   id: string | null;
@@ -110,17 +110,18 @@ class EventStream {
 
   private async run(): Promise<void> {
     const controller = (this.controller = new AbortController());
+    const stream = new WatchedStream(controller.signal);
     this.set("connecting");
     try {
       const headers: Record<string, string> = this.last === null ? {} : { "last-event-id": this.last };
-      const response = await send("GET", "/api/events", { headers, signal: controller.signal });
+      const response = await send("GET", "/api/events", { headers, signal: stream.signal });
       this.failures = 0;
       this.problem = null;
       this.set("live");
       this.start();
       if (this.behind) this.tell([notice(this.last === null ? "reset" : "resumed")]);
       this.behind = false;
-      for await (const frames of readFrames(response.body!, controller.signal)) {
+      for await (const frames of stream.read(response)) {
         const events = frames.map((frame) => {
           if (frame.id !== null) this.last = frame.id;
           return JSON.parse(frame.data) as HubEvent;
@@ -132,6 +133,8 @@ class EventStream {
       this.failures += 1; // tried again below
       this.problem = error instanceof HubError && error.status > 0 ? error : null;
       this.refused = this.problem?.status === 403 || this.problem?.status === 401; // until the next sign-in
+    } finally {
+      stream.close();
     }
     if (this.controller !== controller) return;
     if (this.refused) {

@@ -3,6 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { createContext, useCallback, useContext, useEffect, useRef, useState, type ReactNode } from "react";
 import { api, HubError, setCredentials, setOnUnauthorized } from "./client";
 import { retryEvents } from "./events";
+import { setKeepAlive } from "./sse";
 
 export type Scope = "gateway" | "chat" | "operations" | "spoke" | "runner" | "admin";
 
@@ -15,6 +16,8 @@ export interface SessionAnswer {
   teams: boolean;
   /** Whether several hosts share the database: events of calls are those of the host that answers. */
   hosts: boolean;
+  /** Seconds after which the hub sends something on a stream; a hub of an earlier version does not say. */
+  keepAlive?: number;
   owner: string;
   keyId: string | null;
   scopes: Scope[];
@@ -75,6 +78,7 @@ export function SessionGate(props: {
       return;
     }
     setCredentials(answer.csrf);
+    if (answer.keepAlive !== undefined) setKeepAlive(answer.keepAlive);
     if (current.current === null) queries.clear(); // what was read before, perhaps by somebody else
     else void queries.invalidateQueries();
     current.current = answer.signedIn ? answer : null;

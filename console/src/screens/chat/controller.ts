@@ -8,7 +8,7 @@
 import { hubTime } from "../../api/clock";
 import { api, HubError, send } from "../../api/client";
 import type { HubEvent } from "../../api/events";
-import { readFrames } from "../../api/sse";
+import { WatchedStream } from "../../api/sse";
 import { MessageDecoder, type Chunk, type FilePart, type Message, type OtherPart } from "./messages";
 
 export interface Queued {
@@ -248,14 +248,17 @@ export class ChatController {
     for (let attempt = 0; attempt < RETRIES; attempt++) {
       if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** attempt));
       const decoder = new MessageDecoder();
+      const stream = new WatchedStream(signal);
       try {
         const path = `/api/chat/${encodeURIComponent(this.id)}/stream`;
-        const response = await send("GET", path, { query: { sdk: 7, interval: FRAME_MS }, signal });
+        const response = await send("GET", path, { query: { sdk: 7, interval: FRAME_MS }, signal: stream.signal });
         if (response.status === 204) return null;
         this.streamed = true;
-        await this.read(response, decoder, { signal, runId });
+        await this.read(response, decoder, { stream, signal, runId });
       } catch (error) {
         if (signal.aborted || (error instanceof HubError && error.status >= 400)) throw error;
+      } finally {
+        stream.close();
       }
       if (decoder.error !== null) return new Error(decoder.error);
       if (decoder.finished) return null;
@@ -266,7 +269,7 @@ export class ChatController {
   private async read(
     response: Response,
     decoder: MessageDecoder,
-    { signal, runId }: { signal: AbortSignal; runId: string | null },
+    { stream, signal, runId }: { stream: WatchedStream; signal: AbortSignal; runId: string | null },
   ): Promise<void> {
     const run = response.headers.get("x-dragoman-run") ?? runId;
     if (run !== null) this.followed.add(run);
@@ -285,7 +288,7 @@ export class ChatController {
       queueMicrotask(() => (pause = Math.max(FRAME_MS, (performance.now() - shown) / MAX_SHARE)));
     };
     try {
-      for await (const frames of readFrames(response.body!, signal)) {
+      for await (const frames of stream.read(response)) {
         for (const { data } of frames) {
           if (data !== "[DONE]") decoder.apply(JSON.parse(data) as Chunk);
         }

@@ -39,13 +39,23 @@ class SignInHandlers:
     """Handlers of `/api/console/session`, which needs no key, and of `/api/console/links`."""
 
     def __init__(
-        self, auth: Auth, browsers: BrowserSessions, *, has_teams: Callable[[], bool], has_hosts: bool
+        self,
+        auth: Auth,
+        browsers: BrowserSessions,
+        *,
+        has_teams: Callable[[], bool],
+        has_hosts: bool,
+        keep_alive: float,
     ) -> None:
-        """`has_hosts`: several hosts share the database, so that not all events of calls come by here."""
+        """`has_hosts`: several hosts share the database, so that not all events of calls come by here.
+
+        `keep_alive`: seconds after which a stream that is idle gets a comment.
+        """
         self._auth = auth
         self._browsers = browsers
         self._has_teams = has_teams
         self._has_hosts = has_hosts
+        self._keep_alive = keep_alive
 
     async def get(self, exchange: Exchange) -> None:
         """Say who is signed in, what they may do, and the token that changes need."""
@@ -129,4 +139,5 @@ class SignInHandlers:
             "version": version(),
             "teams": self._has_teams(),
             "hosts": self._has_hosts,
+            "keepAlive": self._keep_alive,
         }

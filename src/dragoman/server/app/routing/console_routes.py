@@ -23,12 +23,16 @@ class ConsoleApi(msgspec.Struct, frozen=True, kw_only=True):
     pages: ConsolePages
 
 
-def build_console_api(services: HubServices, auth: Auth) -> ConsoleApi:
-    """Build the handlers of the console."""
+def build_console_api(services: HubServices, auth: Auth, *, keep_alive: float) -> ConsoleApi:
+    """Build the handlers of the console; `keep_alive` in seconds."""
     store, teams = services.store, services.teams.registry
     browsers = BrowserSessions(store.browser_sessions, store.keys)
     sign_in = SignInHandlers(
-        auth, browsers, has_teams=lambda: bool(teams.names()), has_hosts=store.host_id is not None
+        auth,
+        browsers,
+        has_teams=lambda: bool(teams.names()),
+        has_hosts=store.host_id is not None,
+        keep_alive=keep_alive,
     )
     return ConsoleApi(browsers=browsers, sign_in=sign_in, pages=ConsolePages())
 

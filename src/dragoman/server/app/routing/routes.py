@@ -424,7 +424,7 @@ def build_handlers(
         events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
         grants=GrantHandlers(store, access=access),
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
-        console=build_console_api(services, auth),
+        console=build_console_api(services, auth, keep_alive=config.keep_alive),
         teams=build_team_api(services, parts.team_tasks, triggers=parts.triggers),
         keys=KeyHandlers(store.keys),
         tokens=TokenHandlers(store.session_tokens, forget=auth.forget_tokens),
