@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dragoman.cli.hub_client import client
 from tests.cli.conftest import Run
 from tests.cli.program import serving
 from tests.teams.team_hub import write_teams
@@ -41,6 +44,25 @@ def test_a_trigger_is_added_activated_fired_followed_and_removed(run: Run, tmp_p
         assert run("triggers", "remove", id, *there).code == 0
         gone = run("triggers", "show", "press/nightly", *there)
         assert (gone.code, "there is no trigger" in gone.err) == (1, True)
+
+
+def test_all_triggers_are_listed_however_many_pages_they_take(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "TRIGGERS_PAGE", 2)
+    config: dict[str, Any] = json.loads(write_teams(tmp_path, {"press": {}}).read_bytes())
+    config.pop("operations")
+    names = ["evening", "morning", "noon"]
+    with serving(tmp_path / "served", config, "--no-auth") as hub:
+        there = ("--hub", hub.url)
+        for name in names:
+            schedule = ("--type", "schedule", "-s", "cron=30 2 * * *", "--task", "Write.")
+            assert run("triggers", "add", "press", name, *schedule, *there).code == 0
+        for options, shown in (((), 3), (("--limit", "1"), 1), (("--limit", "2"), 2), (("--limit", "9"), 3)):
+            listed = json.loads(run("triggers", "list", *options, "--json", *there).out)["triggers"]
+            assert [each["name"] for each in listed] == names[:shown], options
+        table = run("triggers", "list", "--data", hub.data).out
+        assert [name in table for name in names] == [True] * 3
 
 
 def test_a_webhook_from_a_file_shows_its_secret_once(run: Run, tmp_path: Path) -> None:

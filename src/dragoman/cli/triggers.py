@@ -41,11 +41,13 @@ triggers = typer.Typer(
     epilog=examples(
         ("dragoman triggers list", "those in .dragoman, of all owners"),
         ("dragoman triggers list --team research", "of one team"),
+        ("dragoman triggers list --limit 20", "the first 20"),
     ),
 )
 def list_triggers(
     *,
     team: Annotated[str | None, typer.Option(help="Only those of this team.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows; all without it.")] = None,
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
@@ -53,13 +55,11 @@ def list_triggers(
 ) -> None:
     """List triggers by team and name."""
     query = {} if team is None else {"team": team}
-    found = run_with_client(
-        HubTarget(hub, key, data), lambda client: client.request("GET", "/api/triggers", query=query)
-    )
+    found = run_with_client(HubTarget(hub, key, data), lambda client: client.triggers(query, limit=limit))
     if json:
-        print_json(found)
+        print_json({"triggers": found})
         return
-    if not found["triggers"]:
+    if not found:
         print_note("there are no triggers")
         return
     rows = [
@@ -72,7 +72,7 @@ def list_triggers(
             each.get("lastResultAt", "-"),
             truncate(spell_invisible(each["task"]), MAX_TEXT),
         )
-        for each in found["triggers"]
+        for each in found
     ]
     print_table(("ID", "TRIGGER", "TYPE", "STATE", "NEXT", "LAST RESULT", "TASK"), rows)
 

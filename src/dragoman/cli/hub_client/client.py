@@ -34,6 +34,7 @@ EventBatches: TypeAlias = AsyncGenerator[Sequence[events.Event], None]
 
 MAX_RESPONSE = 64_000_000
 RUNS_PAGE = 200  # the most that `GET /api/runs` returns at once
+TRIGGERS_PAGE = 500  # the most that `GET /api/triggers` returns at once
 TIMEOUTS = Timeouts(connect=5.0, first_byte=120.0, idle=300.0)
 NO_HUB_HINT = "is it running? `dragoman serve` starts one, --hub or DRAGOMAN_HUB names another"
 NOT_A_HUB_HINT = "another program may have the port; --hub or DRAGOMAN_HUB names the address of the hub"
@@ -238,6 +239,17 @@ class HubClient:
             if response["next"] is None or len(found) >= limit:
                 return found[:limit]
             page["before"] = response["next"]
+
+    async def triggers(self, query: Mapping[str, str], *, limit: int | None = None) -> list[Json]:
+        """List triggers that match, by team and name, page by page; all of them without a limit."""
+        page = {**query, "limit": str(min(limit or TRIGGERS_PAGE, TRIGGERS_PAGE))}
+        found: list[Json] = []
+        while True:
+            response = await self.request("GET", "/api/triggers", query=page)
+            found += response["triggers"]
+            if response["next"] is None or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            page["after"] = response["next"]
 
     async def run(self, id: str) -> Json:
         """Return one run with its answer so far. NotFound."""
