@@ -71,6 +71,17 @@ async def test_a_coded_body_is_decoded_however_it_is_cut(case: str, size: int) -
     assert b"".join(await decode(coding, pieces)) == TEXT
 
 
+@pytest.mark.parametrize("is_coded", [True, False])
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+async def test_a_document_is_read_in_its_coding_or_as_it_is_however_it_is_cut_in_two(
+    coding: str, is_coded: bool
+) -> None:
+    document = b'{"choices": [{"message": {"content": "h\xc3\xa9llo {}"}}]}\n'
+    body = CODINGS[coding][1](document) if is_coded else document
+    for place in range(len(body)):
+        assert b"".join(await decode(coding, [body[:place], body[place:]])) == document, place
+
+
 @pytest.mark.parametrize("case", [case for case in CODINGS if CODINGS[case][1] is not bytes])
 async def test_a_coded_body_that_is_cut_is_an_error(case: str) -> None:
     coding, encode = CODINGS[case]

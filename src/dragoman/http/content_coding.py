@@ -196,11 +196,16 @@ async def refuse_coding(coding: str, *, peer: str) -> bytes:
 
 
 def is_mislabelled(coding: str, data: bytes) -> bool:
-    """Whether a body is not compressed at all, as behind proxies that decode it and leave the header."""
+    """Whether a body is not compressed at all, as behind proxies that decode it and leave the header.
+
+    `data` is its first read. No br begins with a brace: that is the end of an empty stream, with padding that
+    RFC 7932 does not allow. After white space, only a document that was read whole counts as one.
+    """
     start = {"gzip": GZIP_START, "zstd": ZSTD_START[:1]}.get(coding)
     if start is not None:
         return not data.startswith(start[: len(data)])
-    return coding == "br" and data.lstrip()[:1] == b"{" and data.rstrip()[-1:] == b"}"
+    is_whole = data.lstrip()[:1] == b"{" and data.rstrip()[-1:] == b"}"
+    return coding == "br" and (data[:1] == b"{" or is_whole)
 
 
 def make_decoder(coding: str, *, peer: str) -> Decoder:
