@@ -55,6 +55,8 @@ class WatchingApp(App):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.requests += 1
+        if self.reads_body:  # then the server calls back, else a task has to watch
+            await receive()
         with DisconnectWatch(Exchange(scope, receive, send), at_once=True) as watch:
             await self.gate.wait()
         self.disconnects += watch.disconnected
@@ -268,9 +270,13 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_number() -> None
         assert answer.count(b"connection: close") == 1
 
 
-async def test_a_client_that_leaves_with_requests_waiting_behind_its_first_has_left() -> None:
+@pytest.mark.parametrize("reads_body", [True, False])
+async def test_a_client_that_leaves_with_requests_waiting_behind_its_first_has_left(
+    reads_body: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     async with site(app=WatchingApp()) as at:
         at.app.gate.clear()
+        at.app.reads_body = reads_body
         _, writer = await at.connect(GET)
         await until(lambda: at.app.requests == 1)
         writer.write(GET * 2)
@@ -281,6 +287,7 @@ async def test_a_client_that_leaves_with_requests_waiting_behind_its_first_has_l
         probe.transport.abort()
         await until(lambda: at.app.disconnects == 2)
         assert at.app.requests == 2
+    assert "Exception" not in caplog.text
 
 
 async def test_a_full_server_closes_the_connection_that_waits_longest_and_serves_the_new_one() -> None:

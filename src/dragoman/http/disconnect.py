@@ -110,7 +110,8 @@ class DisconnectWatch:
             self._watch = asyncio.ensure_future(self._wait_for_disconnect())
 
     def _on_disconnect(self) -> None:
-        if not self.response_complete and self.task is not None:
+        """Cancel the block, once: a server may call for the request and again for its connection."""
+        if not (self.response_complete or self.disconnected) and self.task is not None:
             self.disconnected = True
             self.task.cancel()
 
