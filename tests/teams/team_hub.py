@@ -17,10 +17,10 @@ from dragoman.store.teams.task_records import TeamTask
 from dragoman.teams.tasks.new_task import NewTask
 from tests.cli.program import scripted
 from tests.serving import Served, hub_of
+from tests.waiting import LIMIT
 
 GATE = "tests.teams.gate"
 GATE_TOOLS = ["gate.hold", "gate.look", "gate.sign"]
-LIMIT = 120.0
 
 Json = dict[str, Any]
 Steps = Sequence[Mapping[str, Any]]

@@ -129,13 +129,13 @@ async def test_an_owner_has_two_sources_tested_at_a_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers: list[int] = []
-    running = 0
+    running, pair = 0, asyncio.Barrier(2)
 
     async def verify(_: object) -> None:
         nonlocal running
         running += 1
         numbers.append(running)
-        await asyncio.sleep(0)
+        await pair.wait()  # each is tested beside another one
         running -= 1
 
     async def parse(name: str, _: str) -> PluginSource:

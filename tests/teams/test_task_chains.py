@@ -30,10 +30,8 @@ DEAR = usage(100_000, 1_000)  # 0.11 US dollars
 
 
 @pytest.fixture(autouse=True)
-def closed_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "SWEEP_INTERVAL", 0.05)
-    gate.doors.clear()
-    gate.callers.clear()
 
 
 def nodes(tree: Json) -> list[Json]:

@@ -38,11 +38,8 @@ HOLD: Json = {
 
 
 @pytest.fixture(autouse=True)
-def closed_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "SWEEP_INTERVAL", 0.05)
-    gate.doors.clear()
-    gate.callers.clear()
-    gate.stopped.clear()
 
 
 async def below(hub: Served, task: TeamTask) -> TeamTask:

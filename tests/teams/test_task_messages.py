@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.serving import Served, ask
 from tests.teams import gate
 from tests.teams.team_hub import (
@@ -21,12 +19,6 @@ from tests.teams.team_hub import (
 )
 
 ALL = [f"teams.{name}" for name in ("delegate", "tell", "hand_up", "escalate")]
-
-
-@pytest.fixture(autouse=True)
-def closed_doors() -> None:
-    gate.doors.clear()
-    gate.callers.clear()
 
 
 async def tasks_of(hub: Served, team: str) -> list[Json]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dragoman.operations.context import Context
 from tests.serving import Served, ask
 from tests.teams import gate
@@ -30,13 +28,6 @@ HOLD = {
 }
 TOOLS = ["teams.ask", "teams.delegate", "teams.status", "teams.history", "teams.list"]
 MAIN = {"members": ["press", "desk"], "allowed_tools": TOOLS}
-
-
-@pytest.fixture(autouse=True)
-def closed_doors() -> None:
-    gate.doors.clear()
-    gate.callers.clear()
-    gate.stopped.clear()
 
 
 def main(*steps: Json, **fields: Any) -> Json:

@@ -31,13 +31,6 @@ HOLD = {
 }
 
 
-@pytest.fixture(autouse=True)
-def closed_doors() -> None:
-    gate.doors.clear()
-    gate.callers.clear()
-    gate.stopped.clear()
-
-
 async def test_a_task_runs_in_a_session_of_its_own_and_its_answer_is_its_result(tmp_path: Path) -> None:
     async with team_hub(tmp_path, {"press": {}}) as hub:
         task = await give(hub, "press", "Write a note.")

@@ -11,7 +11,6 @@ from dragoman.identity import LOCAL
 from dragoman.store.encryption import MasterKey
 from dragoman.store.teams.vault import VaultEntry
 from tests.serving import Served
-from tests.teams import gate
 from tests.teams.team_hub import GATE_TOOLS, Json, call, eventually, give, read, team_hub, until_state
 
 CHANGES = ["teams.create", "teams.update", "teams.remove", "teams.delegate"]
@@ -28,12 +27,6 @@ SPAWN = call("spawn_team", name="scribe", description="Writes minutes", scope_ac
 
 def main(*steps: Json, **fields: Any) -> Json:
     return {"allowed_tools": CHANGES, "steps": [*steps, {"text": "That is all."}], **fields}
-
-
-@pytest.fixture(autouse=True)
-def closed_doors() -> None:
-    gate.doors.clear()
-    gate.callers.clear()
 
 
 async def waiting(hub: Served) -> list[Json]:
@@ -203,7 +196,7 @@ async def test_the_triggers_of_a_removed_team_fire_no_more(tmp_path: Path) -> No
             "team": "scribe",
             "name": "n",
             "type": "schedule",
-            "config": {"cron": "* * * * *"},
+            "config": {"cron": "0 0 1 1 *"},
             "task": "t",
         }
         trigger = (await hub.http.post("/api/triggers", json=body)).json()
