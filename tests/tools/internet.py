@@ -12,6 +12,7 @@ from dragoman.operations import Calls, Context, Operation, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.web.host_policy import WebSettings
 from dragoman.tools.web.operations import operations
+from tests.waiting import LIMIT
 
 PUBLIC = "93.184.216.34"
 
@@ -47,7 +48,7 @@ class Internet:
 
 async def fetch_with(made: list[Operation], url: str, **input: Any) -> dict[str, Any]:
     """What `web.fetch` of these operations gives."""
-    async with Calls(Registry(*made), MemoryLedger()) as calls, asyncio.timeout(30):
+    async with Calls(Registry(*made), MemoryLedger()) as calls, asyncio.timeout(LIMIT):
         return (await calls.call("web.fetch", {"url": url, **input}, context=Context())).to_json()
 
 

@@ -27,7 +27,8 @@ from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Mount, Sandbox, SandboxLimits
 from dragoman.tools.shell.workplace import Workplace
-from tests.waiting import until
+from tests.loop_clock import LoopClock
+from tests.waiting import LIMIT, until
 
 LIMITS = SandboxLimits(memory=200_000_000, processes=40, file_size=20_000_000)
 
@@ -58,7 +59,7 @@ class OneWorkplace:
     async def workplace(self, context: Context) -> Workplace:
         if self.sandbox is not None:
             await self.sandbox.check()
-        return Workplace(mounts=self._mounts, limits=self._limits, seconds=30, sandbox=self.sandbox)
+        return Workplace(mounts=self._mounts, limits=self._limits, seconds=LIMIT, sandbox=self.sandbox)
 
 
 class Shell:
@@ -187,11 +188,14 @@ async def test_a_fork_bomb_is_bounded_and_ends_with_its_command(shell: Shell) ->
     mark = f"bomb-{os.getpid()}"
     shell.limits = msgspec.structs.replace(LIMITS, processes=30)
     bomb = f"b() {{ b | b & }}; b; : {mark}; sleep 30"
-    call = asyncio.create_task(shell.run(bomb, seconds=1.5))
+    clock = LoopClock()
+    call = asyncio.create_task(shell.run(bomb, seconds=60))
+    await until(lambda: call.done() or processes_with(mark))
     most = 0
-    while not call.done():
-        await asyncio.sleep(0.05)
+    for _ in range(20):
         most = max(most, len(processes_with(mark)))
+        await asyncio.sleep(0.05)
+    clock.set_ahead(60)
     result = await call
     if result is not None:
         assert result["end"] in ("timeout", "exited")
@@ -273,7 +277,13 @@ async def test_a_command_sees_nothing_of_a_hub_that_is_installed_among_the_syste
 
 async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(shell: Shell) -> None:
     mark = f"late-{os.getpid()}"
-    result = await shell.run(f"setsid sh -c ': {mark}; sleep 1000' & echo begun; wait", seconds=0.5)
+    clock = LoopClock()
+
+    def report(_: Any) -> None:  # it has begun
+        clock.set_ahead(60)
+
+    command = f"setsid sh -c ': {mark}; sleep 1000' & echo begun; wait"
+    result = await shell.run(command, seconds=60, on_progress=report)
     if result is not None:
         assert (result["end"], result["exit_code"]) == ("timeout", None)
         assert result["output"] == "begun\n"

@@ -15,7 +15,9 @@ from dragoman.tools.web.fetcher import Redirect, RequestTarget, WebFetcher
 from dragoman.tools.web.host_policy import HostPolicy, WebSettings
 from dragoman.tools.web.request import WebRequest
 from dragoman.tools.web.url import parse_url
+from tests.loop_clock import LoopClock
 from tests.providers.servers import CHUNKED, Peer, Script, chunk, holding, ok, serving
+from tests.waiting import until
 
 from .internet import PUBLIC, Internet, fetch_here, home
 
@@ -39,7 +41,7 @@ def answering(*answers: bytes) -> Script:
 async def fetch(answer: bytes, **input: Any) -> dict[str, Any]:
     """What is made of one answer of a server."""
     async with serving(answering(answer)) as server:
-        settings = home(server.port, max_bytes=MUCH, timeout=10)
+        settings = home(server.port, max_bytes=MUCH, timeout=60)
         return await fetch_here(f"http://127.0.0.1:{server.port}/dir/page?q=1", settings, **input)
 
 
@@ -217,7 +219,7 @@ async def chunks(peer: Peer) -> None:
 )
 async def test_more_than_the_limit_is_never_taken(script: Script) -> None:
     async with serving(script) as server:
-        settings = home(server.port, max_bytes=MUCH, timeout=20)
+        settings = home(server.port, max_bytes=MUCH, timeout=60)
         answer = await fetch_here(f"http://127.0.0.1:{server.port}/", settings)
         await server.wait_closed(1)
     inner = answer.get("error", {}).get("code")
@@ -254,11 +256,27 @@ async def silent(peer: Peer) -> None:
 
 @pytest.mark.parametrize("script", [trickle, drip, silent])
 async def test_a_slow_server_is_left_when_the_time_is_up(script: Script) -> None:
-    async with serving(script) as server:
-        answer = await fetch_here(f"http://127.0.0.1:{server.port}/", home(server.port, timeout=0.4))
+    clock, sent = LoopClock(), list[bytes]()
+
+    async def counted(peer: Peer) -> None:
+        send = peer.send
+
+        async def note(data: bytes) -> None:
+            await send(data)
+            sent.append(data)
+
+        peer.send = note  # type: ignore[method-assign]
+        await script(peer)
+
+    async with serving(counted) as server:
+        settings = home(server.port, timeout=30)
+        fetching = asyncio.create_task(fetch_here(f"http://127.0.0.1:{server.port}/", settings))
+        await until(lambda: server.connections and (script is silent or len(sent) > 3))
+        clock.set_ahead(settings.timeout)
+        answer = await fetching
         await server.wait_closed(1)
     assert answer["error"]["code"] == "call_timeout"
-    assert answer["error"]["message"] == "'127.0.0.1' did not respond completely within 0.4 seconds."
+    assert answer["error"]["message"] == "'127.0.0.1' did not respond completely within 30 seconds."
 
 
 async def test_a_name_that_is_looked_up_for_ever_is_left_when_the_time_is_up() -> None:
@@ -292,7 +310,7 @@ async def test_an_answer_that_is_broken_is_an_error(answer: bytes, message: str 
         await peer.send(answer)
 
     async with serving(script) as server:
-        fetched = await fetch_here(f"http://127.0.0.1:{server.port}/", home(server.port, timeout=10))
+        fetched = await fetch_here(f"http://127.0.0.1:{server.port}/", home(server.port, timeout=60))
     assert fetched["error"]["code"] == "call_failed"
     assert (message or "closed the connection in the middle") in fetched["error"]["message"]
 
@@ -333,8 +351,7 @@ async def test_a_call_that_is_cancelled_leaves_no_connection() -> None:
     async with serving(script) as server:
         url = f"http://127.0.0.1:{server.port}/"
         fetching = asyncio.create_task(fetch_here(url, home(server.port)))
-        async with asyncio.timeout(10):
-            await connected.wait()
+        await connected.wait()
         fetching.cancel()
         await server.wait_closed(1)
         with pytest.raises(asyncio.CancelledError):
