@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from dragoman import events as e
 from dragoman.model_request import ModelRequest
 from dragoman.operations import Registry, operation
+from dragoman.providers import scripted
 from dragoman.providers.scripted import ScriptedProvider
 from dragoman.runs import crash_recovery
 from dragoman.server.app.services import HubServices
@@ -25,7 +28,6 @@ from tests.waiting import until
 
 WORDS = ["So ", "it ", "is."]
 ANSWER: list[dict[str, Any]] = [{"reasoning": WORDS, "text": WORDS, "delay": 0.01}]
-SLOW_ANSWER: list[dict[str, Any]] = [{**ANSWER[0], "delay": 0.3}]  # so that its parts are in several commits
 HALF = """select 1 from parts where body like '%"reasoning"%'
     and exists (select 1 from runs where status = 'running')"""
 AGENTS: dict[str, Any] = {
@@ -38,16 +40,33 @@ CUT_OFF: dict[str, bytes] = {}
 """The database of a hub that was killed when the reasoning of an answer was stored, but not its text."""
 
 
+@contextmanager
+def copying(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take copies; no model goes on behind its reasoning before there is one."""
+    play = scripted.play
+
+    async def play_until_copied(
+        step: scripted.Step, request: ModelRequest, *, key: int, name: str
+    ) -> AsyncGenerator[Sequence[e.Event], None]:
+        async with aclosing(play(step, request, key=key, name=name)) as batches:
+            async for batch in batches:
+                yield batch
+                if any(isinstance(event, e.ReasoningEnd) for event in batch):
+                    await until(lambda: bool(copies.taken))
+
+    with copies.after_each_commit(monkeypatch), monkeypatch.context() as patched:
+        patched.setattr(scripted, "play", play_until_copied)
+        yield
+
+
 async def cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The configuration and the data of such a hub."""
     database = "sqlite" if database_url(folder / "hub") is None else "postgres"
     config, data = write_config(folder, ANSWER, agents=AGENTS), folder / "crashed"
     if database not in CUT_OFF:
         copies = Copies(folder / "hub", folder / "copies", once=HALF)
-        (folder / "slow").mkdir()
-        slow = write_config(folder / "slow", SLOW_ANSWER, agents=AGENTS)
-        with copies.after_each_commit(monkeypatch):
-            async with hub_of(slow, folder / "hub") as hub:
+        with copying(copies, monkeypatch):
+            async with hub_of(config, folder / "hub") as hub:
                 await hub.post(ask("go"))
         CUT_OFF[database] = (copies.taken[0] / DATABASE_FILE).read_bytes()
     data.mkdir(mode=0o700)
@@ -163,7 +182,7 @@ async def test_a_run_that_ends_its_process_three_times_is_closed_as_failed_and_t
     for crashes in (1, 2):
         once = f"{HALF} and {crashes} = (select crashes from runs)"
         copies = Copies(data, tmp_path / f"crash{crashes}", once=once)
-        with copies.after_each_commit(monkeypatch):
+        with copying(copies, monkeypatch):
             async with hub_of(config, data) as hub:
                 await hub.http.get("/api/chat/s/stream")
                 [run] = await hub.runs()
@@ -185,7 +204,7 @@ async def test_steps_that_were_finished_stay_and_count(
     steps: list[dict[str, Any]] = [{"text": ["First."], "tools": [call]}, *ANSWER]
     config = write_config(tmp_path, steps, pinned=["time.now"])
     copies = Copies(tmp_path / "hub", tmp_path / "copies", once=HALF)
-    with copies.after_each_commit(monkeypatch):
+    with copying(copies, monkeypatch):
         async with hub_of(config, tmp_path / "hub") as hub:
             await hub.post(ask("go"))
             [_, expected] = await hub.messages()
@@ -232,7 +251,7 @@ async def test_front_end_tools_of_the_request_are_there_after_a_crash(
     asks = {"reasoning": WORDS, "tools": [{"name": "colour", "input": {}, "id": "c1"}], "delay": 0.01}
     config = write_config(tmp_path, [asks, {"text": ["It is blue."]}])
     copies = Copies(tmp_path / "hub", tmp_path / "copies", once=HALF)
-    with copies.after_each_commit(monkeypatch):
+    with copying(copies, monkeypatch):
         async with hub_of(config, tmp_path / "hub") as hub:
             await hub.post(ask("go", tools=[colour]))
     async with hub_of(config, copies.taken[0]) as hub:
@@ -273,7 +292,7 @@ async def test_stop_conditions_count_the_calls_from_before_the_crash(
             await hub.post(ask("go"))
             [_, answer] = await hub.messages()
     assert answer["metadata"]["steps"] == expected
-    for data in (copies.taken[0], copies.taken[-4]):  # after the first call, and after the last one
+    for data in (copies.taken[0], copies.taken[-4:][0]):  # after the first call, and after the last one
         async with hub_of(config, data) as hub:
             await hub.http.get("/api/chat/s/stream")
             [_, after] = await hub.messages()
@@ -299,9 +318,12 @@ async def test_no_more_runs_than_configured_go_on_at_a_time(
     begun: list[int] = []
     stream = ScriptedProvider.stream
 
-    def counting(provider: ScriptedProvider, request: ModelRequest) -> Any:
+    async def counting(provider: ScriptedProvider, request: ModelRequest) -> AsyncGenerator[Any, None]:
         begun.append(sum(hub.active_run(session) is not None for session in sessions))
-        return stream(provider, request)
+        await until(lambda: len(begun) >= at_once)  # none ends before all have begun that may
+        async with aclosing(stream(provider, request)) as batches:
+            async for batch in batches:
+                yield batch
 
     monkeypatch.setattr(ScriptedProvider, "stream", counting)
     config = write_config(tmp_path, ANSWER, limits={"resumed": at_once})

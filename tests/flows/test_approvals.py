@@ -154,7 +154,7 @@ async def test_requests_that_are_passed_over_are_withdrawn_with_a_reason(
 
 async def test_who_types_instead_of_answering_leaves_no_call_waiting_for_ever(tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [{"tools": [{"name": ASK[0], "input": ASK[1]}]}, {"text": "Very well."}]
-    slow = [{"ask": "user.question", "expires": 0.5}]
+    slow = [{"ask": "user.question", "expires": 3.0}]
     async with serve(tmp_path, steps, pinned=["user.question"], policy=slow) as served:
         await served.chat("paint it")
         response = await served.http.post("/api/chat", json=ask("never mind"))

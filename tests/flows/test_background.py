@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.answer_gate import Gate
 from tests.databases import BACKENDS
 from tests.flows.background import answer_of, read_run, send_away, until_state
 from tests.flows.test_following import LONG, WHOLE, resumed, streaming, until
@@ -23,11 +24,12 @@ WIPE: list[dict[str, Any]] = [
 
 @pytest.mark.promise("background-runs")
 @pytest.mark.parametrize("database", BACKENDS, indirect=True)
-async def test_a_run_in_the_background_needs_nobody_to_follow_it(tmp_path: Path) -> None:
+async def test_a_run_in_the_background_needs_nobody_to_follow_it(tmp_path: Path, gate: Gate) -> None:
     async with serving(tmp_path, [LONG], disconnect_grace=0) as hub:
         id = await send_away(hub)
         run = await read_run(hub, id)
         assert (run["state"], run["sessionId"], run["background"]) == ("running", "s", True)
+        gate.opened.set()
         run = await until_state(hub, id, "done")
         assert answer_of(run) == WHOLE
         assert (run["finishReason"], run["steps"], run["error"]) == ("stop", 1, None)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.answer_gate import Gate
 from tests.databases import BACKENDS
 from tests.flows.background import answer_of, read_run, send_away, until_state
 from tests.flows.test_following import LONG, WHOLE, rest, streaming, until
@@ -17,7 +18,6 @@ from tests.waiting import poll
 
 SLOW = Path(__file__).with_name("slow_operations.py")
 DANGER = Path(__file__).with_name("approval_operation.py")
-PAUSED = {**LONG, "delay": 0.1}
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:
@@ -46,7 +46,7 @@ async def until_queued(hub: Served, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.promise("messages-to-a-busy-session")
 @pytest.mark.parametrize("database", BACKENDS, indirect=True)
-async def test_messages_that_queue_are_answered_in_order(tmp_path: Path) -> None:
+async def test_messages_that_queue_are_answered_in_order(tmp_path: Path, gate: Gate) -> None:
     steps: list[dict[str, Any]] = [LONG, {"text": "Second."}, {"text": "Third."}, {"text": "Fourth."}]
     async with serving(tmp_path, steps) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
@@ -59,6 +59,7 @@ async def test_messages_that_queue_are_answered_in_order(tmp_path: Path) -> None
             listed = (await hub.http.get("/api/sessions/s/messages")).json()
             assert [each["message"]["id"] for each in listed["queued"]] == ["u-b", "u-c", "u-d"]
             assert len(listed["messages"]) == 2
+            gate.opened.set()
             await rest(pieces)
         await until_state(hub, ids[-1], "done")
         assert texts(await hub.messages()) == ["go", WHOLE, "b", "Second.", "c", "Third.", "d", "Fourth."]
@@ -66,12 +67,15 @@ async def test_messages_that_queue_are_answered_in_order(tmp_path: Path) -> None
         assert await queued(hub) == []
 
 
-async def test_a_message_that_queues_is_streamed_to_its_sender_once_it_is_answered(tmp_path: Path) -> None:
+async def test_a_message_that_queues_is_streamed_to_its_sender_once_it_is_answered(
+    tmp_path: Path, gate: Gate
+) -> None:
     async with serving(tmp_path, [LONG, {"text": "Second."}]) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await until(pieces, "word1")
             sending = asyncio.ensure_future(hub.chat("b", whenBusy="queue"))
             [waiting] = await until_queued(hub, 1)
+            gate.opened.set()
             seen = await rest(pieces)
             frames = await sending
         notice = [frame for frame in frames_in(seen) if frame["type"] == "data-queued"]
@@ -82,19 +86,23 @@ async def test_a_message_that_queues_is_streamed_to_its_sender_once_it_is_answer
         assert not hub.hub.runs.queue._waiters, "nobody waits any more"
 
 
-async def test_a_page_that_follows_on_at_the_end_of_an_answer_gets_the_next_one(tmp_path: Path) -> None:
+async def test_a_page_that_follows_on_at_the_end_of_an_answer_gets_the_next_one(
+    tmp_path: Path, gate: Gate
+) -> None:
     async with serving(tmp_path, [LONG, {"text": "Second."}] * 5) as hub:
         for number in range(5):
             question = ask("go", id=f"go{number}", session=f"s{number}")
             async with streaming(hub, "POST", "/api/chat", json=question) as pieces:
                 await until(pieces, "word1")
                 await send_away(hub, "b", session=f"s{number}", whenBusy="queue")
+                gate.opened.set()
                 await rest(pieces)
+                gate.opened.clear()
             followed = await hub.http.get(f"/api/chat/s{number}/stream")
             assert text_of(frames_in(followed.text)) == "Second."
 
 
-async def test_a_sender_that_leaves_leaves_its_message_in_the_queue(tmp_path: Path) -> None:
+async def test_a_sender_that_leaves_leaves_its_message_in_the_queue(tmp_path: Path, gate: Gate) -> None:
     async with serving(tmp_path, [LONG, {"text": "Second."}], disconnect_grace=0) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await until(pieces, "word1")
@@ -102,11 +110,12 @@ async def test_a_sender_that_leaves_leaves_its_message_in_the_queue(tmp_path: Pa
             [waiting] = await until_queued(hub, 1)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
+            gate.opened.set()
             await rest(pieces)
         assert answer_of(await until_state(hub, waiting["runId"], "done")) == "Second."
 
 
-async def test_the_same_message_queued_twice_is_answered_once(tmp_path: Path) -> None:
+async def test_the_same_message_queued_twice_is_answered_once(tmp_path: Path, gate: Gate) -> None:
     async with serving(tmp_path, [LONG, {"text": "Second."}]) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await until(pieces, "word1")
@@ -115,13 +124,14 @@ async def test_the_same_message_queued_twice_is_answered_once(tmp_path: Path) ->
             assert {await send_away(hub, "b")} == first, "it waits, whatever a repetition says"
             other = ask("other", id="u-b", whenBusy="queue", background=True)
             assert (await hub.http.post("/api/chat", json=other)).status_code == 409
+            gate.opened.set()
             await rest(pieces)
         await until_state(hub, *first, "done")
         assert {await send_away(hub, "b")} == first
         assert texts(await hub.messages()) == ["go", WHOLE, "b", "Second."]
 
 
-async def test_a_message_is_withdrawn_while_it_waits(tmp_path: Path) -> None:
+async def test_a_message_is_withdrawn_while_it_waits(tmp_path: Path, gate: Gate) -> None:
     async with serving(tmp_path, [LONG, {"text": "Third."}]) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await until(pieces, "word1")
@@ -132,6 +142,7 @@ async def test_a_message_is_withdrawn_while_it_waits(tmp_path: Path) -> None:
             assert (gone.status_code, (await sending).status_code) == (204, 409)
             assert (await hub.http.delete(f"/api/sessions/s/queue/{second['runId']}")).status_code == 404
             assert (await read_run(hub, second["runId"]))["state"] == "aborted"
+            gate.opened.set()
             seen = frames_in(await rest(pieces))
         states = [frame["data"]["state"] for frame in seen if frame["type"] == "data-queued"]
         assert states == ["queued", "queued", "withdrawn"]
@@ -157,8 +168,9 @@ async def test_so_many_messages_may_wait_and_no_more(tmp_path: Path) -> None:
         assert (await hub.http.get("/api/runs?state=queued")).json()["runs"] == []
 
 
+@pytest.mark.usefixtures("gate")
 async def test_an_interruption_stops_the_run_and_is_answered_before_what_waits(tmp_path: Path) -> None:
-    steps: list[dict[str, Any]] = [PAUSED, {"text": "Now."}, {"text": "Later."}]
+    steps: list[dict[str, Any]] = [LONG, {"text": "Now."}, {"text": "Later."}]
     async with serving(tmp_path, steps) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await until(pieces, "word1")
@@ -185,36 +197,39 @@ async def test_the_configuration_says_what_a_busy_session_does(tmp_path: Path) -
             assert (await hub.http.post("/api/chat", json=body)).status_code == 409
 
 
-async def test_what_waits_does_not_pass_over_a_request_for_an_approval(tmp_path: Path) -> None:
+async def test_what_waits_does_not_pass_over_a_request_for_an_approval(tmp_path: Path, gate: Gate) -> None:
     steps: list[dict[str, Any]] = [
-        {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}], "delay": 0.2},
+        {"text": "word3 ", "tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}]},
         {"text": "It is gone."},
         {"text": "Second."},
     ]
     async with serving(tmp_path, steps, operations=[str(DANGER)], pinned=["danger.wipe"]) as hub:
         first = await send_away(hub, "wipe")
         second = await send_away(hub, "b", whenBusy="queue")
+        gate.opened.set()
         await until_state(hub, first, "waiting")
         await hub.hub.runs.queue.sweep()
         assert (await read_run(hub, second))["state"] == "queued"
         [approval] = (await hub.http.get("/api/approvals")).json()["approvals"]
         await hub.http.post(f"/api/approvals/{approval['id']}", json={"approved": True})
         await until_state(hub, second, "done")
-        assert texts(await hub.messages()) == ["wipe", "It is gone.", "b", "Second."]
+        assert texts(await hub.messages()) == ["wipe", "word3 It is gone.", "b", "Second."]
 
 
-async def test_runs_in_the_background_wait_for_room(tmp_path: Path) -> None:
-    steps = [{"text": f"{number}", "delay": 0.2} for number in range(4)]
+async def test_runs_in_the_background_wait_for_room(tmp_path: Path, gate: Gate) -> None:
+    steps = [{"text": "word3 "}] * 4
     async with serving(tmp_path, steps, limits={"background_runs": 2}) as hub:
         ids = [await send_away(hub, session=f"s{number}") for number in range(4)]
         states = [(await read_run(hub, id))["state"] for id in ids]
         assert states == ["running", "running", "queued", "queued"]
+        gate.opened.set()
         for id in ids:
             await until_state(hub, id, "done")
 
 
+@pytest.mark.usefixtures("gate")
 async def test_a_queued_message_whose_key_was_revoked_is_not_answered(tmp_path: Path) -> None:
-    async with serving(tmp_path, [PAUSED], keys=True) as hub:
+    async with serving(tmp_path, [LONG], keys=True) as hub:
         key, secret = await hub.hub.store.keys.create("ann")
         _, spare = await hub.hub.store.keys.create("ann")
         mine, theirs = ({"authorization": f"Bearer {each}"} for each in (secret, spare))
@@ -229,8 +244,7 @@ async def test_a_queued_message_whose_key_was_revoked_is_not_answered(tmp_path: 
 
 
 PASS_GATE = {"tools": [{"name": "lab_pass_gate", "input": {}, "id": "c1"}]}
-COUNT = {"tools": [{"name": "lab_count", "input": {"to": 6}, "id": "c1"}]}
-LAB: Mapping[str, Any] = {"operations": [str(SLOW)], "pinned": ["lab.count", "lab.pass_gate"]}
+LAB: Mapping[str, Any] = {"operations": [str(SLOW)], "pinned": ["lab.pass_gate"]}
 
 
 @pytest.mark.promise("messages-to-a-busy-session")
@@ -262,21 +276,31 @@ async def test_a_message_is_put_in_after_the_step_and_read_by_the_next_model_req
         assert [message.role for message in sent] == ["user", "assistant", "user"]
 
 
-async def test_a_message_put_in_while_the_last_step_answers_comes_after_the_answer(tmp_path: Path) -> None:
+async def test_a_message_put_in_while_the_last_step_answers_comes_after_the_answer(
+    tmp_path: Path, gate: Gate
+) -> None:
     async with serving(tmp_path, [LONG, {"text": "Second."}]) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await until(pieces, "word1")
-            assert text_of(await hub.chat("b", whenBusy="steer")) == "Second."
+            steered = asyncio.create_task(hub.chat("b", whenBusy="steer"))
+            await until_queued(hub, 1)
+            gate.opened.set()
+            assert text_of(await steered) == "Second."
             seen = frames_in(await rest(pieces))
         assert "data-steered" not in types(seen)
         assert texts(await hub.messages()) == ["go", WHOLE, "b", "Second."]
 
 
-async def test_several_messages_are_put_in_one_after_the_other(tmp_path: Path) -> None:
-    steps: list[dict[str, Any]] = [COUNT, {"text": "One."}, {"text": "Two."}]
+async def test_several_messages_are_put_in_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("GATE", str(gate))
+    steps: list[dict[str, Any]] = [PASS_GATE, {"text": "One."}, {"text": "Two."}]
     async with serving(tmp_path, steps, **LAB) as hub:
         first = await send_away(hub)
         ids = [await send_away(hub, text, whenBusy="steer") for text in ("one", "two")]
+        gate.touch()
         for id in (first, *ids):
             await until_state(hub, id, "done")
         assert texts(await hub.messages()) == ["go", "", "one", "One.", "two", "Two."]

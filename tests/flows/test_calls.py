@@ -135,7 +135,7 @@ async def settled(hub: Served) -> list[dict[str, Any]]:
 
 
 async def test_an_agent_takes_no_longer_than_it_may(tmp_path: Path) -> None:
-    agents = {"default": {"timeout": 0.3, "operations": ["lab.wait"]}}
+    agents = {"default": {"timeout": 3.0, "operations": ["lab.wait"]}}
     async with serving(tmp_path, calls("lab_wait", {})[:1], operations=[BENCH], agents=agents) as hub:
         frames = await hub.chat()
         errors = [f["errorText"] for f in frames if f["type"] == "tool-output-error"]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.flows.test_following import LONG, WHOLE, cut, idle, rest, streaming, until
 from tests.serving import Frames, Served, ask, frames_in, serving, text_of, types
+from tests.waiting import LIMIT
 
 PAYING = Path(__file__).with_name("paying_operation.py")
 DANGER = Path(__file__).with_name("approval_operation.py")
@@ -183,7 +184,7 @@ async def test_an_approval_that_was_answered_elsewhere_makes_no_request(tmp_path
         [request] = [each for each in await hub.chat("wipe") if each["type"] == "tool-approval-request"]
         old_tab = [await waiting_body(hub, **APPROVED), await waiting_body(hub, **DENIED)]
         await hub.http.post(f"/api/approvals/{request['approvalId']}", json={"approved": True})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT):
             while (await hub.messages())[1]["parts"][-1].get("text") != "Wiped.":
                 await idle(hub)
         await idle(hub)

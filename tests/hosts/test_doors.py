@@ -9,11 +9,12 @@ import pytest
 
 from dragoman.server.gateway.responses import background
 from dragoman.wire.sse import SSEParser
+from tests.answer_gate import Gate
 from tests.doors.test_a2a_rules import VERSION, error_of, rpc, sent
 from tests.doors.test_ag_ui_rules import answer_text, bodies_in, run_input, user
 from tests.gateway.test_responses import events_in
 from tests.hosts.conftest import HostCluster, host_id
-from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
+from tests.hosts.test_remote_runs import STEPS, WHOLE, gate, reading
 from tests.serving import Served
 from tests.waiting import until
 

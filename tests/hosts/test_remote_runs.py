@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from dragoman import events as e
 from dragoman.errors import HostUnreachable
 from dragoman.hosts.client import HostClient
-from dragoman.model_request import ModelRequest
 from dragoman.providers import scripted
 from dragoman.runs import registry, remote
 from dragoman.runs.remote import RunHosts
@@ -23,43 +21,15 @@ from dragoman.server.http.listener import bind_listener
 from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
+from tests.answer_gate import Gate
 from tests.hosts import gate as marks
 from tests.hosts.conftest import HostCluster, host_id
 from tests.serving import Served, ask, frames_in, text_of, types
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 OPERATIONS = Path(__file__).with_name("gated_operations.py")
 WHOLE = "one two three four five"
 STEPS = [{"text": ["one ", "two ", "three ", "four ", "five"]}]
-
-
-class Gate:
-    """Model answers stop behind "three " until `opened` is set.
-
-    `reached` counts those that came so far, `closed` those that ended early.
-    """
-
-    def __init__(self) -> None:
-        self.opened = asyncio.Event()
-        self.reached = 0
-        self.closed = 0
-
-    async def play(
-        self, step: scripted.Step, request: ModelRequest, *, key: int, name: str
-    ) -> AsyncGenerator[Sequence[e.Event], None]:
-        async with aclosing(PLAY(step, request, key=key, name=name)) as batches:
-            async for batch in batches:
-                yield batch
-                if any(isinstance(event, e.TextDelta) and event.delta == "three " for event in batch):
-                    self.reached += 1
-                    try:
-                        await self.opened.wait()
-                    except (asyncio.CancelledError, GeneratorExit):
-                        self.closed += 1
-                        raise
-
-
-PLAY = scripted.play
 
 
 @pytest.fixture
@@ -99,7 +69,7 @@ async def test_a_viewer_at_another_host_sees_the_same_frames(hosts: HostCluster,
     first, second = await hosts.open(2, steps=STEPS)
     async with (
         reading(first, "POST", "/api/chat", json=ask("go")) as origin,
-        asyncio.timeout(60),
+        asyncio.timeout(LIMIT),
     ):
         await origin.until("three ")
         async with reading(second, "GET", "/api/chat/s/stream") as viewer:
@@ -119,7 +89,7 @@ async def test_a_viewer_at_another_host_misses_nothing_where_the_feed_is_woken_w
     hosts: HostCluster, gate: Gate
 ) -> None:
     first, second = await hosts.open(2, steps=STEPS)
-    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(60):
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(LIMIT):
         await origin.until("three ")
         async with reading(second, "GET", "/api/chat/s/stream") as viewer:
             await viewer.until("three ")
@@ -174,7 +144,7 @@ async def test_two_hosts_that_begin_at_once_have_one_run(hosts: HostCluster, gat
     await first.http.post("/api/sessions", json={"id": "s"})
     both = [host.http.post("/api/chat", json=ask(f"go {host.url}")) for host in (first, second)]
     sent = [asyncio.ensure_future(each) for each in both]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT):
         done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
         gate.opened.set()
         answers = await asyncio.gather(*sent)
@@ -239,7 +209,7 @@ async def test_nothing_for_other_hosts_is_at_the_public_listener_or_shown(
 
 async def test_a_session_that_is_deleted_at_another_host_ends_its_run(hosts: HostCluster, gate: Gate) -> None:
     first, second = await hosts.open(2, steps=STEPS)
-    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(60):
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(LIMIT):
         await origin.until("three ")
         assert (await second.http.delete("/api/sessions/s")).status_code == 204
         assert gate.closed == 1
@@ -257,7 +227,7 @@ async def test_a_page_that_reloads_at_another_host_during_a_call_sees_its_result
     ]
     options = {"operations": [str(OPERATIONS)], "agents": {"default": {"operations": ["lab.act"]}}}
     first, second = await hosts.open(2, steps=steps, **options)
-    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(60):
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(LIMIT):
         await until(lambda: marks.MADE == ["act it"])
         async with reading(second, "GET", "/api/chat/s/stream") as viewer:
             await viewer.until("tool-input-available")
