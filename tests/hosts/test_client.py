@@ -20,6 +20,7 @@ from dragoman.server.internal.listener import open_internal_listener, reachable_
 from dragoman.server.internal.routes import HostRoutes, build_internal_app, health_routes
 from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.store import Store
+from tests.waiting import LIMIT
 
 TOKEN = "a-token-of-this-start"
 HOST = HostRecord(id="a", name="a", version="1", started_at=1.0)
@@ -64,7 +65,7 @@ async def test_a_request_without_the_hosts_token_is_refused(
     tmp_path: Path, sent: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with open_host(tmp_path) as (_, _client, url), httpx2.AsyncClient() as http:
+    async with open_host(tmp_path) as (_, _client, url), httpx2.AsyncClient(timeout=LIMIT) as http:
         for path in ("/healthz", "/refuse", "/nowhere"):
             response = await http.get(f"{url}{path}", headers={"authorization": sent})
             assert response.status_code == 401
@@ -103,6 +104,6 @@ def test_a_wildcard_address_is_advertised_as_one_of_this_machine() -> None:
     with bind_listener("0.0.0.0", 0) as listener:
         url = reachable_url(listener)
         port = listener.getsockname()[1]
-        with socket.create_connection((url.removeprefix("http://").partition(":")[0], port), timeout=5):
+        with socket.create_connection((url.removeprefix("http://").partition(":")[0], port), timeout=LIMIT):
             pass
     assert "0.0.0.0" not in url

@@ -21,7 +21,7 @@ from tests.serving import Served, ask, types
 from tests.waiting import until
 
 __all__ = ["gate"]
-PATIENCE = 1.0  # seconds; with defaults of 15
+PATIENCE = 2.5  # seconds; with defaults of 15
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from dragoman.store.hub_events import EventPosition, NewEvent
 from tests.effort import rounds
 from tests.hosts.conftest import HostCluster
 from tests.server.test_events import following, names
+from tests.waiting import LIMIT
 
 WRITES = rounds(quick=60, thorough=600)
 
@@ -37,7 +38,7 @@ async def test_a_follower_gets_every_event_of_hosts_that_write_at_once(hosts: Ho
 
     async with log.follow(wanted, caller="local", after=EventPosition()) as follower:
         writing = asyncio.gather(write(0, WRITES), write(1, WRITES))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             while len(found) < 2 * WRITES:
                 found += [event.name for event in await follower.next() or ()]
         await writing

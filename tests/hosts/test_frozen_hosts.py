@@ -165,7 +165,8 @@ async def test_a_host_that_freezes_in_any_phase_and_wakes_up_writes_and_tells_no
     if phase.during == "call":
         hold.touch()
     steps: list[dict[str, Any]] = [NOTE, SIGN if phase.use == "queue" else PAY, TEXT]
-    async with a_host(tmp_path / "frozen", proxy.url, steps) as process:
+    slow = {**TEXT, "delay": 0.5 if phase.during == "text" else TEXT["delay"]}  # it must not end before
+    async with a_host(tmp_path / "frozen", proxy.url, [*steps[:2], slow]) as process:
         freezing = Freezing(process, phase)
         proxy.on_send = freezing.on_send
         received, task = await use_until_frozen(process, freezing, phase, hosts, steps)

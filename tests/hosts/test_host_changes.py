@@ -15,12 +15,13 @@ import pytest
 
 from dragoman.runs.remote import RemoteRun
 from dragoman.store.runs import RunRecord
+from tests.answer_gate import Gate
 from tests.clients.driver import HERE, require, violations_in
 from tests.faults.process import started, write_config
 from tests.hosts.conftest import HostCluster, host_id
-from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
+from tests.hosts.test_remote_runs import STEPS, WHOLE, gate, reading
 from tests.serving import Frames, Served, ask, text_of, types
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 __all__ = ["gate"]
 pytestmark = pytest.mark.usefixtures("quick_ticks")
@@ -83,7 +84,7 @@ async def test_a_viewer_of_a_run_whose_host_dies_gets_one_whole_stream(
     hosts: HostCluster, gate: Gate, sdk: int, number: int
 ) -> None:
     first, second, *_ = await hosts.open(number, steps=STEPS)
-    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+    async with asyncio.timeout(LIMIT), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
         await origin.until("three ")
         async with reading(second, "GET", f"/api/chat/s/stream?sdk={sdk}") as viewer:
             await viewer.until("three ")
@@ -111,7 +112,7 @@ async def test_a_live_page_shows_no_word_of_a_step_that_was_lost_with_its_host(
     hosts: HostCluster, gate: Gate, sdk: int
 ) -> None:
     first, second = await hosts.open(2, steps=STEPS)
-    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+    async with asyncio.timeout(LIMIT), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
         await origin.until("three ")
         async with page(second, sdk) as viewer:
             assert viewer.stdout is not None
@@ -136,7 +137,7 @@ async def test_a_viewer_loses_nothing_when_the_connection_between_hosts_is_cut(
     hosts: HostCluster, gate: Gate
 ) -> None:
     first, second = await hosts.open(2, steps=STEPS)
-    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+    async with asyncio.timeout(LIMIT), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
         await origin.until("three ")
         async with reading(second, "GET", "/api/chat/s/stream?sdk=7") as viewer:
             await viewer.until("three ")
@@ -153,7 +154,7 @@ async def test_viewers_at_a_host_that_stops_are_disconnected_to_follow_the_run_a
 ) -> None:
     """As those of its own runs are. One of them asks while it stops."""
     first, second = await hosts.open(2, steps=STEPS)
-    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+    async with asyncio.timeout(LIMIT), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
         await origin.until("three ")
         assert second.hub.runs.remote is not None
         attach, late = second.hub.runs.remote._attach, asyncio.Event()
@@ -184,10 +185,10 @@ async def test_viewers_at_a_host_that_stops_are_disconnected_to_follow_the_run_a
 async def test_a_viewer_of_a_run_whose_process_is_killed_gets_one_whole_stream(
     hosts: HostCluster, tmp_path: Path
 ) -> None:
-    steps = [{"text": ["one ", "two ", "three ", "four ", "five"], "delay": 0.3}]
-    config = write_config(tmp_path / "killed", steps, database=hosts.url)
-    async with asyncio.timeout(60), started(config, tmp_path / "killed") as killed:
-        [second] = await hosts.open(1, steps=steps)
+    endless = [{"text": [*STEPS[0]["text"], *["more "] * 1_000], "delay": 0.3}]
+    config = write_config(tmp_path / "killed", endless, database=hosts.url)
+    async with asyncio.timeout(LIMIT), started(config, tmp_path / "killed") as killed:
+        [second] = await hosts.open(1, steps=STEPS)
         sent = asyncio.ensure_future(killed.http.post("/api/chat", json=ask("go")))
         await until(lambda: hosts.execute("SELECT 1 FROM runs WHERE status = 'running'"))
         async with reading(second, "GET", "/api/chat/s/stream?sdk=7") as viewer:

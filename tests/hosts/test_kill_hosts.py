@@ -19,6 +19,7 @@ from tests.databases import VARIABLE
 from tests.effort import rounds
 from tests.hosts.cluster import Cluster, ports, start_cluster
 from tests.serving import ask, write_script
+from tests.waiting import LIMIT
 
 KILLS = rounds(quick=4, thorough=200)
 TALKERS = 4
@@ -140,7 +141,7 @@ async def kill_and_restart(cluster: Cluster, folder: Path, config: dict[str, Any
     cluster.proxy.ports[:] = ports(cluster.hosts)
 
 
-@pytest.mark.timeout(60 + 30 * KILLS)
+@pytest.mark.timeout(300 + 30 * KILLS)
 @pytest.mark.promise("hosts-take-over")
 async def test_random_kills_of_hosts_under_load_lose_nothing_and_repeat_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +154,7 @@ async def test_random_kills_of_hosts_under_load_lose_nothing_and_repeat_nothing(
     chance = random.Random(11)
     is_over = asyncio.Event()
     try:
-        async with httpx2.AsyncClient(base_url=cluster.url, timeout=60, trust_env=False) as http:
+        async with httpx2.AsyncClient(base_url=cluster.url, timeout=LIMIT, trust_env=False) as http:
             talkers = [Talker(http, f"t{number}") for number in range(TALKERS)]
             async with asyncio.TaskGroup() as group:
                 for talker in talkers:

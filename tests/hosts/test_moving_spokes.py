@@ -62,7 +62,7 @@ async def test_a_spoke_that_is_connected_to_two_hosts_is_reached_while_one_of_th
             await connections[host_id(each)].enter_async_context(connected(each, stock))
         first = await preferred(caller, one, two)
         assert (await call(caller, "stock.level", {"item": "tea"}))["result"]["count"] == 7
-        client._timeouts = Timeouts(connect=0.5, first_byte=0.5, idle=0.5)
+        client._timeouts = Timeouts(connect=3.0, first_byte=3.0, idle=3.0)
         with dropping(await internal_port(hosts, first)):
             assert (await call(caller, "stock.level", {"item": "rum"}))["result"]["count"] == 7
         client._timeouts = Timeouts(connect=30.0, first_byte=30.0, idle=30.0)

@@ -26,10 +26,13 @@ CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON alembic_version EXECUTE FUNC
 DISK_FREE = "DROP FUNCTION fail_full CASCADE"
 
 
-async def test_an_answer_goes_on_while_postgres_is_away_and_stays_with_its_host(hosts: HostCluster) -> None:
+async def test_an_answer_goes_on_while_postgres_is_away_and_stays_with_its_host(
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)  # one may be back seconds before the other
     first, second = await hosts.open(2, steps=[{"text": WORDS, "delay": 0.05}])
     answering = asyncio.create_task(first.chat("hello"))
-    await until(lambda: first.active_run() is not None)
+    await until(lambda: hosts.execute("SELECT 1 FROM runs"))
     await asyncio.to_thread(shared_server().stop)
     try:
         await until(lambda: not first.hub.store.database.is_up)

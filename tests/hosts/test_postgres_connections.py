@@ -94,7 +94,6 @@ async def test_a_host_that_is_cut_off_at_a_commit_writes_nothing_once_others_hav
     hosts: HostCluster, proxy: PostgresProxy, answering: Served, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     [other] = await hosts.open(1, **OPTIONS)
-    monkeypatch.setattr(membership, "FROZEN", 0.5)
     reached: list[int] = []
 
     def freeze(at: int) -> CommitFault | None:
@@ -106,6 +105,7 @@ async def test_a_host_that_is_cut_off_at_a_commit_writes_nothing_once_others_hav
     await until(lambda: number in reached or posted.done())
     if posted.done():  # the turn has fewer commits
         proxy.flows.clear()
+    monkeypatch.setattr(membership, "FROZEN", 0.5)  # not before: the other one may be slow for a moment
     lost = host_id(answering)
     living = f"SELECT id FROM hosts WHERE id = '{lost}' AND fenced_at IS NULL"
     await until(lambda: not hosts.execute(living))
@@ -151,17 +151,28 @@ def standby() -> Iterator[None]:
     server = shared_server()
     server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
     server.execute("SELECT pg_reload_conf()")
+    until_read_only("on")
     try:
         yield
     finally:
         server.execute("SET default_transaction_read_only = off")
         server.execute("ALTER SYSTEM RESET default_transaction_read_only")
         server.execute("SELECT pg_reload_conf()")
+        until_read_only("off")
+
+
+def until_read_only(setting: str) -> None:
+    """Wait until the server has read its configuration again, as its next connections show."""
+    shown = None
+    while shown != (setting,):
+        with psycopg.connect(shared_server().url(), autocommit=True) as raw:
+            shown = raw.execute("SHOW default_transaction_read_only").fetchone()
 
 
 async def test_a_server_that_has_become_a_standby_refuses_writes_until_there_is_a_primary(
-    hosts: HostCluster,
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)  # one may be back seconds before the other
     gate.MADE.clear()
     first, second = await hosts.open(2, **OPTIONS)
     await first.chat("hello")
@@ -239,7 +250,7 @@ async def test_a_connection_that_carries_nothing_any_more_is_replaced_while_othe
     proxy: PostgresProxy, answering: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As behind a firewall, or a pooler, that has forgotten it."""
-    monkeypatch.setattr(connection_watch, "SILENT", 0.3)
+    monkeypatch.setattr(connection_watch, "SILENT", 1.0)
     uses: Sequence[ConnectionUse] = ("writer", "reader")
     for number, use in enumerate(uses):
         assert proxy.stall(use)

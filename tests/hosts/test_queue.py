@@ -13,10 +13,11 @@ from dragoman.messages import Message, TextPart
 from dragoman.runs import run_queue
 from dragoman.session_ids import hub_session_id
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
+from tests.answer_gate import Gate
 from tests.flows.background import read_run, send_away, until_state
 from tests.flows.test_busy_sessions import queued, texts
 from tests.hosts.conftest import HostCluster, host_id
-from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
+from tests.hosts.test_remote_runs import STEPS, WHOLE, gate, reading
 from tests.runners.wire_runner import connected, new_session
 from tests.serving import Served, ask, frames_in, text_of
 from tests.waiting import until
@@ -102,9 +103,16 @@ async def test_a_message_that_waits_begins_at_the_host_of_its_runner(hosts: Host
 async def test_what_waits_for_room_is_begun_by_a_host_that_has_some(hosts: HostCluster, gate: Gate) -> None:
     first, second = await hosts.open(2, steps=STEPS, limits={"background_runs": 1})
     ids = [await send_away(first, session=f"s{number}") for number in range(3)]
-    await until(lambda: second.hub.runs.active_count)
-    states = [(await read_run(second, id))["state"] for id in ids]
-    assert (states[0], sorted(states)) == ("running", ["queued", "running", "running"])
+
+    async def states() -> list[str]:
+        return [(await read_run(second, id))["state"] for id in ids]
+
+    async def has_begun_two() -> bool:
+        return (await states()).count("running") == 2
+
+    await until(has_begun_two)
+    assert sorted(await states()) == ["queued", "running", "running"]
+    assert (await states())[0] == "running"
     assert (first.hub.runs.active_count, second.hub.runs.active_count) == (1, 1)
     gate.opened.set()
     for id in ids:

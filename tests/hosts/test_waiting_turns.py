@@ -19,7 +19,7 @@ from tests.hosts.conftest import HostCluster
 from tests.hosts.test_continuations import all_outputs, continuation, script
 from tests.hosts.test_remote_runs import OPERATIONS
 from tests.serving import Served, ask, serving
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 SIGN = [
     {"name": "lab_sign", "input": {"name": "a"}, "id": "c1"},
@@ -43,7 +43,7 @@ async def test_an_approval_that_waits_for_a_run_whose_host_is_lost_lets_it_go_on
         part["approval"]["id"] for part in waiting[-1]["parts"] if part.get("toolCallId") == "c1"
     ]
     body = await continuation(lost, "c2")
-    async with asyncio.timeout(60), lost.http.stream("POST", "/api/chat", json=body):
+    async with asyncio.timeout(LIMIT), lost.http.stream("POST", "/api/chat", json=body):
         await until(lambda: gate.MADE == ["sign b"])
         [run] = [each for each in await lost.runs() if each.status == "running"]
         approval = await other.hub.store.approvals.answer(approval_id, approved=True, by=LOCAL)
@@ -70,8 +70,12 @@ async def test_a_turn_that_never_ends_is_stopped_at_any_host_and_its_session_goe
     assert len(await second.hub.engine.list()) == 1
     assert (await first.http.post("/api/chat/s/stop")).status_code == 200
     assert (await first.chat("more"))[-1]["finishReason"] == "tool-calls"
-    assert not await second.hub.engine.list()
+    await until(lambda: has_no_turns(second))
     assert [each.status for each in await first.runs()] == ["finished", "stopped", "finished"]
+
+
+async def has_no_turns(host: Served) -> bool:
+    return not await host.hub.engine.list()
 
 
 @pytest.mark.parametrize("mode", ["queue", "interrupt"])
@@ -84,7 +88,7 @@ async def test_a_message_passes_an_answer_that_waits_for_the_run_to_end(
     first, second = await hosts.open(2, steps=[*script(SIGN), {"text": "Now."}], **OPTIONS)
     await first.http.post("/api/chat", json=ask("go"))
     bodies = [await continuation(first, id) for id in ("c1", "c2")]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT):
         running = asyncio.create_task(first.http.post("/api/chat", json=bodies[0]))
         await until(lambda: gate.MADE == ["sign a"])
         waiting = asyncio.create_task(second.http.post("/api/chat", json=bodies[1]))
@@ -135,7 +139,7 @@ async def an_answer_waiting(
     """
     await first.http.post("/api/chat", json=ask("go"))
     bodies = [await continuation(first, id) for id in ("c1", "c2")]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT):
         running = asyncio.create_task(first.http.post("/api/chat", json=bodies[0]))
         await until(lambda: gate.MADE == ["sign a"])
         waiting = asyncio.create_task(second.http.post("/api/chat", json=bodies[1]))
