@@ -64,7 +64,7 @@ async def started(
         )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE):
             while not (found := READY.search(line := await process.stdout.readline())):
                 assert line, (folder / "log").read_text()
         hub = Process(process, found[1].decode(), folder / "log")

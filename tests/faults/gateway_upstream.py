@@ -298,17 +298,17 @@ async def house(
     script: Script,
     *,
     config: Mapping[str, Any] | None = None,
-    hasty: Mapping[str, Any] | None = None,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> AsyncIterator[House]:
     """A hub whose only provider `up` plays this script; `more` is said of the provider.
 
-    With `hasty` there is a second one of this name, of which this is said.
+    `others` are further providers of the same server, and what is said of each.
     """
     async with upstream_serving(script) as upstream:
         providers = {"up": provider(family, upstream.url, **more)}
-        if hasty is not None:
-            providers["hasty"] = provider(family, upstream.url, **hasty)
+        for name, fields in (others or {}).items():
+            providers[name] = provider(family, upstream.url, **fields)
         reply = {"providers": providers, **(config or {})}
         async with (
             opened(folder, reply) as (hub, url),

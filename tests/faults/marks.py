@@ -20,10 +20,11 @@ def add(word: str) -> str:
 
 
 @operation("marks", effect="once")
-def die(word: str, after: float = 0.0) -> None:
-    """Add a word to the file of marks, and take the whole process down, some seconds later if need be."""
+def die(word: str, once: str | None = None) -> None:
+    """Add a word to the file of marks, and take the whole process down, if need be once a file is there."""
     add(word)
-    time.sleep(after)
+    while once is not None and not Path(once).exists():
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

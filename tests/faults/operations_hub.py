@@ -20,13 +20,12 @@ from dragoman.server.app import Hub
 from dragoman.server.http.listener import bind_listener, listener_url
 from dragoman.session_ids import hub_session_id
 from tests.serving import ask, write_script
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 HERE = Path(__file__).parent
 CHAIN = HERE / "operations_chain.py"
 SPOKE = HERE / "operations_spoke.py"
 RAW = HERE.parent / "mcp" / "client" / "raw_server.py"
-LIMIT = 120.0
 Json = dict[str, Any]
 
 
@@ -107,7 +106,7 @@ async def world(folder: Path, steps: Sequence[Mapping[str, Any]], **config: Any)
     url = listener_url(listener)
     async with (
         spoke(url),
-        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False) as http,
         host_hub(parsed, folder / "hub", listener=listener, require_keys=False) as served,
     ):
         here = World(served.hub, http, folder)

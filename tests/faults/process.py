@@ -16,6 +16,7 @@ import msgspec
 
 from tests.databases import process_environment
 from tests.serving import write_script
+from tests.waiting import LIMIT
 
 READY = re.compile(rb"listening on (http://127\.0\.0\.1:\d+)")
 
@@ -25,7 +26,7 @@ class Process:
 
     def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
         self.process = process
-        self.http = httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False)
+        self.http = httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False)
 
     async def kill(self, how: signal.Signals = signal.SIGKILL) -> int:
         """Kill it and wait; its exit code."""
@@ -67,7 +68,7 @@ async def started(config: Path, data: Path) -> AsyncIterator[Process]:
     assert process.stdout is not None
     hub: Process | None = None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             while not (found := READY.search(line := await process.stdout.readline())):
                 assert line, "the hub ended before it was ready"
         hub = Process(process, found[1].decode())

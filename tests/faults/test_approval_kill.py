@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -180,13 +181,18 @@ async def test_a_question_beside_a_call_that_took_the_hub_down_can_still_be_answ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
-    both = [{"name": ASK[0], "input": ASK[1]}, {"name": "marks_die", "input": {"word": "died", "after": 0.5}}]
+    is_stored = tmp_path / "stored"
+    dying = {"name": "marks_die", "input": {"word": "died", "once": str(is_stored)}}
+    both = [{"name": ASK[0], "input": ASK[1]}, dying]
     steps: list[dict[str, Any]] = [{"tools": both}, {"text": "All done."}]
     pinned = ["user.question", "marks.die"]
     config = write_config(tmp_path, steps, operations=[str(MARKS)], pinned=pinned)
     async with started(config, tmp_path / "hub") as hub:
+        reading = asyncio.create_task(read_text(hub))
+        await poll(lambda: waiting(hub))  # the question is stored
+        is_stored.touch()
         with pytest.raises(httpx2.HTTPError):
-            await read_text(hub)
+            await reading
     async with started(config, tmp_path / "hub") as hub:
         await hub.http.get("/api/chat/s/stream")  # until the run waits
         requests = {each["operation"]: each for each in await waiting(hub)}

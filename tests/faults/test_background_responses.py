@@ -31,7 +31,6 @@ async def test_events_and_the_end_that_came_while_the_database_was_down_are_stor
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(background, "WRITE_INTERVAL", 0.05)
-    monkeypatch.setattr(background, "LOST_AFTER", 2.0)
     begun, released, has_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
     finish = background.BackgroundWriter.finish
 

@@ -66,7 +66,7 @@ class Rooms:
 
     async def waiting(self) -> str:
         """What is said of the spool, once what was consumed has got there: a moment after the answer."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             while "spool" not in (reply := (await self.ready())[1]):
                 pass
         return str(reply["spool"])

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.events import Usage
 from dragoman.providers.relayed_response import RelayedResponse
+from dragoman.server.gateway import answer
 from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_upstream import (
     MAIN,
@@ -154,7 +155,11 @@ async def test_usage_behind_the_finish_is_waited_for_when_the_client_has_left(
 
 
 @pytest.mark.parametrize("door", ["openai", "anthropic"])
-async def test_usage_that_does_not_come_is_not_waited_for_long(tmp_path: Path, door: str) -> None:
+async def test_usage_that_does_not_come_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    assert answer.USAGE_WAIT < AT_ONCE
+    monkeypatch.setattr(answer, "USAGE_WAIT", 0.01)  # seconds, so that what is measured is all else
     way, watch = Way(door, "openai"), Watch()
     script = watch.then(begun(OPENAI.opening + OPENAI.text * PIECES + OPENAI.finish))
     rows = await leave_again(tmp_path, way, watch, script, stream=True, wait=hear_all)

@@ -17,6 +17,7 @@ import pytest
 from dragoman.server.app import Hub
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, UNFINISHED, Fault, Faulty, talk
 from tests.faults.gateway_upstream import (
+    DEADLINE,
     MAIN,
     SPEECHES,
     TEXT,
@@ -32,7 +33,16 @@ from tests.faults.gateway_upstream import (
 )
 from tests.providers.servers import ok
 
-SHORT: Mapping[str, Any] = {"first_byte_timeout": 0.25, "idle_timeout": 0.25}
+IMPATIENT: Mapping[str, Mapping[str, float]] = {  # only with what never comes: all else may come late
+    "waits": {"first_byte_timeout": 0.25},
+    "reads": {"idle_timeout": 0.25},
+}
+ASKED = {
+    "says nothing": "waits",
+    "says only a head": "reads",
+    "hangs": "reads",
+    "hangs in mid-document": "reads",
+}
 SILENT = ["timeout"]
 BROKEN = ("network", "api_error")  # cut or garbage: both is right, and it depends on where it is noticed
 CATEGORIES: Mapping[str, Collection[str]] = {
@@ -94,8 +104,8 @@ class Told(NamedTuple):
 
 async def observe(folder: Path, way: Way, faults: Mapping[str, Fault], *, stream: bool) -> Mapping[str, Told]:
     """Ask for each fault, all at once. Only where the provider is silent, the hub's patience is short."""
-    models = {name: f"{'hasty' if CATEGORIES.get(name) == SILENT else 'up'}/{name}" for name in faults}
-    async with house(folder, way.family, Faulty(faults).script, hasty=SHORT) as it:
+    models = {name: f"{ASKED.get(name, 'up')}/{name}" for name in faults}
+    async with house(folder, way.family, Faulty(faults).script, others=IMPATIENT) as it:
         asking = [it.post(way, stream=stream, model=model) for model in models.values()]
         responses = dict(zip(faults, await asyncio.gather(*asking), strict=True))
         rows = {row.model_asked: row for row in await it.rows(len(faults))}
@@ -111,7 +121,7 @@ async def all_closed(hub: Hub) -> None:
     """Nothing is under way at a provider, and no connection is left that has no use any more."""
     assert hub.gateway.active == 0
     for transport in hub._setup.providers.transports:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             await transport.wait_idle()
         assert all(connection.is_closing() or not connection._parser for connection in transport._connections)
 
@@ -247,7 +257,7 @@ async def test_a_provider_that_refuses_connections_is_an_error_with_a_status(tmp
     config = {"providers": {family: provider(family, "http://127.0.0.1:9") for family in SPEECHES}}
     async with (
         opened(tmp_path, config) as (hub, url),
-        httpx2.AsyncClient(base_url=url, trust_env=False) as http,
+        httpx2.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http,
     ):
         for way in WAYS:
             for stream in (True, False):

@@ -18,6 +18,7 @@ from dragoman.providers.retry import RetryPolicy
 from dragoman.server.app import Hub, providers
 from tests.faults.gateway_faults import BUSY, EARLY, LATE, RESET, Fault, Steps, failed, play, speech_at
 from tests.faults.gateway_upstream import (
+    DEADLINE,
     MAIN,
     Speech,
     Way,
@@ -32,8 +33,7 @@ from tests.faults.gateway_upstream import (
 )
 from tests.providers.servers import Peer, Received, Script, ok, serving
 
-SLOW = ("says nothing", "says only a head")
-QUICK = {"first_byte_timeout": 0.25, "idle_timeout": 0.25}
+FIRST_BYTE, IDLE = {"first_byte_timeout": 0.25}, {"idle_timeout": 0.25}
 OVERLOADED: Mapping[str, bytes] = {
     "openai": data(error={"message": "we are overloaded", "type": "server_error", "code": 503}),
     "anthropic": named(type="error", error={"type": "overloaded_error", "message": "Overloaded"}),
@@ -128,14 +128,14 @@ async def two(folder: Path, way: Way, script: Script, **more: Any) -> AsyncItera
     async with serving(script) as first, serving(good.script) as second:
         config = {
             "providers": {
-                "bad": provider(way.family, first.url, **QUICK, **more),
+                "bad": provider(way.family, first.url, **more),
                 "good": provider(other, second.url),
             },
             "fallbacks": {"*": ["good/spare"]},
         }
         async with (
             opened(folder, config) as (hub, url),
-            httpx2.AsyncClient(base_url=url, timeout=20, trust_env=False) as http,
+            httpx2.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http,
         ):
             yield http, hub, good
 
@@ -155,7 +155,7 @@ def script_of(faults: Mapping[str, Fault], counter: Counter[str]) -> Script:
 @pytest.mark.parametrize("way", MAIN, ids=str)
 async def test_once_a_byte_has_reached_the_client_nobody_is_asked_again(tmp_path: Path, way: Way) -> None:
     counter: Counter[str] = Counter()
-    async with two(tmp_path, way, script_of(LATE, counter), retries=3) as (http, hub, good):
+    async with two(tmp_path, way, script_of(LATE, counter), retries=3, **IDLE) as (http, hub, good):
         asking = [http.post(way.path, json=ask(stream=True, model=f"bad/{name}")) for name in LATE]
         for response in await asyncio.gather(*asking):
             assert response.status_code == 200
@@ -168,7 +168,7 @@ async def test_once_a_byte_has_reached_the_client_nobody_is_asked_again(tmp_path
 @pytest.mark.parametrize("way", MAIN, ids=str)
 async def test_the_next_model_answers_when_nothing_was_told_yet(tmp_path: Path, way: Way) -> None:
     counter: Counter[str] = Counter()
-    async with two(tmp_path, way, script_of(EARLY, counter)) as (http, hub, good):
+    async with two(tmp_path, way, script_of(EARLY, counter), **FIRST_BYTE, **IDLE) as (http, hub, good):
         asking = [http.post(way.path, json=ask(stream=True, model=f"bad/{name}")) for name in EARLY]
         for response in await asyncio.gather(*asking):
             assert (response.status_code, response.headers["x-dragoman-model"]) == (200, "good/spare")

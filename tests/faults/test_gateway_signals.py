@@ -20,6 +20,8 @@ from tests.faults.gateway_upstream import END, MAIN, TEXT, Client, Way, ask, beg
 from tests.providers.servers import Peer, chunk, serving
 from tests.waiting import until
 
+DRAIN = 3.0  # seconds: long enough for the stream that ends, however busy the machine is
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -61,7 +63,7 @@ async def test_sigterm_lets_streams_end_tells_those_that_do_not_and_takes_nothin
 ) -> None:
     up = Upstream()
     async with serving(up.script) as server:
-        config = {"providers": {"up": provider(way.family, server.url)}, "limits": {"drain": 0.5}}
+        config = {"providers": {"up": provider(way.family, server.url)}, "limits": {"drain": DRAIN}}
         async with started(tmp_path, config) as hub:
             soon, never, silent = [
                 await Client.ask(hub.url, way.path, ask(stream=True, model=f"up/{name}"))

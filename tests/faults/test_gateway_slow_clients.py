@@ -33,7 +33,7 @@ LONG = b"~" * 20_000  # so that what is measured is bytes, not frames
 MANY = 2_000
 SMALL = 16_384  # bytes that the system keeps, so that this is not what is measured
 WAYS = [Way("openai", "openai"), Way("anthropic", "openai")]
-IDLE = 0.4  # seconds
+IDLE = 1.0  # seconds
 
 
 @pytest.fixture

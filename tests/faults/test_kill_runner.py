@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from tests.effort import rounds
 from tests.faults.process import Process, started, write_config
 from tests.serving import ask
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.anyio
 KILLS = rounds(quick=4, thorough=500)
@@ -158,7 +159,7 @@ async def test_no_kill_of_the_hub_or_the_runner_loses_or_doubles_anything(tmp_pa
             async with started(config, data) as hub:
                 runner.url = str(hub.http.base_url).replace("http:", "ws:").rstrip("/")
                 await post(hub, number)  # the same message: begins the turn, or follows it
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(LIMIT):
                     await runner.ended.wait()
                 await hub.http.get("/api/sessions/s/stream")
                 messages = await hub.messages("s")

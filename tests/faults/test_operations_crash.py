@@ -63,11 +63,12 @@ async def has(hub: Process, *ids: str) -> None:
     await poll(look)
 
 
-async def listed(hub: Process, operation: str) -> None:
-    """Wait until a call of it is written down: one that only reads begins before that."""
+async def listed(hub: Process, operation: str, status: str) -> None:
+    """Wait until a call of it is written down, and its status: one that only reads begins before that."""
 
     async def look() -> bool:
-        return operation in [each["name"] for each in (await get(hub, "/api/calls?limit=200"))["calls"]]
+        calls = (await get(hub, "/api/calls?limit=200"))["calls"]
+        return (operation, status) in [(each["name"], each["status"]) for each in calls]
 
     await poll(look)
 
@@ -90,7 +91,8 @@ async def test_calls_that_kill_9_cuts_off_are_uncertain_when_they_act_and_aborte
         turn = asyncio.create_task(talk(hub, "s", []))
         await until(lambda: words(tmp_path / "log")["begin wait"] == 1)
         await until(lambda: words(tmp_path / "raw.txt")["call hang"] == 1)
-        await listed(hub, "near.wait")
+        await listed(hub, "near.wait", "running")
+        await listed(hub, "near.quick", "done")
         await hub.kill()
         await turn
     async with started(config, tmp_path / "hub") as hub:
@@ -123,14 +125,17 @@ async def test_calls_of_no_run_that_kill_9_cuts_off_are_ended_too(tmp_path: Path
         await hub.kill()
         await asyncio.gather(*calls, return_exceptions=True)
     async with started(config, tmp_path / "hub") as hub:
-        while any(each["status"] == "running" for each in (await get(hub, "/api/calls"))["calls"]):
-            pass  # a host that starts takes the calls of one that has ended over
+        await until(lambda: none_running(hub))  # a host that starts takes over the calls of one that ended
         found = {each["name"]: each for each in (await get(hub, "/api/calls"))["calls"]}
         assert {name: call["status"] for name, call in found.items()} == {
             "near.wait": "aborted",
             "far.act": "uncertain",
         }
         assert all(call["endedAt"] >= call["startedAt"] for call in found.values())
+
+
+async def none_running(hub: Process) -> bool:
+    return not any(each["status"] == "running" for each in (await get(hub, "/api/calls"))["calls"])
 
 
 @pytest.mark.promise("crash-approvals")

@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from dragoman.providers import scripted
 from dragoman.store import sqlite
+from tests.answer_gate import Gate
 from tests.faults import operations_chain
 from tests.faults.operations_hub import Json, batch, words
 from tests.faults.test_usage_database_down import busy, replaced
@@ -141,9 +143,11 @@ async def test_a_session_whose_answer_ended_while_the_database_was_down_goes_on(
 
 
 async def test_what_an_answer_said_while_the_database_was_down_is_written_with_its_end(
-    tmp_path: Path, log: Path
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = {"text": [f"word{number} " for number in range(40)], "delay": 0.05}
+    gate = Gate(behind="word5 ")
+    monkeypatch.setattr(scripted, "play", gate.play)
+    slow = {"text": [f"word{number} " for number in range(40)], "delay": 0.01}
     async with serving(tmp_path, [HOLD[0], slow], operations=["tests.faults.operations_chain"]) as hub:
         chatting = await begun(log, "hold", hub.chat("go"))
         run = hub.active_run()
@@ -153,6 +157,7 @@ async def test_what_an_answer_said_while_the_database_was_down_is_written_with_i
             await until(lambda: len(run.fold.builders) > 3)
         await up(hub)
         assert not chatting.done()
+        gate.opened.set()
         assert (await chatting)[-1]["finishReason"] == "stop"
         assert await states(hub) == ["output-available", "done"]
 

@@ -16,7 +16,7 @@ from dragoman.identity import Identity
 from dragoman.spokes.client.handshake import endpoint_url
 from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types
-from tests.waiting import poll
+from tests.waiting import LIMIT, poll
 
 PREY = str(Path(__file__).parent / "operations_targets.py")
 META = {
@@ -304,7 +304,7 @@ async def say(socket: Any, **frame: Any) -> None:
 
 async def heard(socket: Any, kind: str) -> dict[str, Any]:
     """The next frame of this kind."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         while True:
             frame: dict[str, Any] = httpx2.Response(200, content=await socket.recv()).json()
             if frame["type"] == kind:

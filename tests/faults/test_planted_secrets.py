@@ -27,7 +27,7 @@ from tests.providers.servers import Peer, Server, serving
 from tests.server.openapi import DOCUMENT
 from tests.serving import ask, listening, write_script
 from tests.teams.test_team_agents import write_team
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 VARIABLES = ("UP_KEY", "HOOK_SECRET", "WEBHOOK_SECRET", "PUSH_SECRET")
 NAMES = ("MCP header", "MCP query", "vault", "push token", "push credentials")
@@ -134,7 +134,7 @@ async def planted_hub(
         _, key = await hub.store.keys.create("root", scopes=scopes)
         plants.made.append(key[10:])
         headers = {"authorization": f"Bearer {key}"}
-        async with httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False, headers=headers) as http:
+        async with httpx2.AsyncClient(base_url=url, timeout=LIMIT, trust_env=False, headers=headers) as http:
             yield hub, http
 
 

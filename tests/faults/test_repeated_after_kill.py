@@ -16,6 +16,7 @@ from tests.faults.commits import Copies
 from tests.faults.test_run_commits import batch, call, configure, effects
 from tests.runners.wire_runner import Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, frames_in, hub_of, serving, text_of
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.anyio
 KILLS = rounds(quick=4, thorough=1_000)
@@ -43,7 +44,7 @@ def spread(copies: Sequence[Path]) -> Iterator[tuple[int, Path]]:
 
 async def post_again(hub: Served) -> str:
     """Post the request once more; the text of its answer, which has to end."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT):
         response = await hub.http.post("/api/sessions/s/chat", json=BODY)
     assert response.status_code == 200, response.text
     frames = frames_in(response.text)

@@ -15,6 +15,7 @@ from tests.teams.test_team_skills import LEDGER, LOAD, SUM
 from tests.waiting import poll
 
 WORDS = [f"word{number} " for number in range(10)]
+SLOW = 5.0  # seconds between words: the hub is killed before there are many
 
 
 async def statuses(hub: Process, operation: str) -> list[str]:
@@ -28,8 +29,9 @@ async def test_a_loaded_skill_is_loaded_after_a_kill_of_the_hub(tmp_path: Path) 
     root, data = tmp_path / "teams", tmp_path / "hub"
     write_team(root, "main", "allowed_tools: ['skills.*', math.*]\nneeds_skill: [math.*]")
     write(root / "main/skills/ledger.md", LEDGER)
-    adding: dict[str, Any] = {"text": WORDS, "delay": 0.1, **SUM}
-    config = write_config(tmp_path, [SUM, LOAD, adding, {"text": "Done."}], teams=str(root))
+    adding: dict[str, Any] = {"text": WORDS, **SUM}
+    done = {"text": "Done."}
+    config = write_config(tmp_path, [SUM, LOAD, {**adding, "delay": SLOW}, done], teams=str(root))
     async with started(config, data) as hub:
         sent = await hub.http.post("/api/chat", json=ask("go", agent="main", background=True))
         assert sent.status_code == 202, sent.text
@@ -40,6 +42,7 @@ async def test_a_loaded_skill_is_loaded_after_a_kill_of_the_hub(tmp_path: Path) 
         await poll(is_loaded)
         assert await statuses(hub, "math.calculate") == ["failed"], "no skill was loaded then"
         await hub.kill()
+    config = write_config(tmp_path, [SUM, LOAD, adding, done], teams=str(root))
     async with started(config, data) as hub:
 
         async def is_done() -> bool:
