@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.program import finish, run, scripted, serving, start
+from tests.cli.program import LIMIT, finish, run, scripted, serving, start
 from tests.postgres_server import shared_server
 
 CONFIG = "providers: {{sim: {{type: scripted, script: {script}}}}}\nmodel: sim/x\n{database}"
@@ -43,9 +43,10 @@ def test_a_hub_on_postgres_serves_and_commands_beside_it_and_after_it_find_its_d
         head = {"authorization": f"Bearer {key.out.strip()}"}
         message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hello?"}]}
         body = {"id": "s", "messages": [message], "trigger": "submit-message"}
-        answer = httpx2.post(f"{hub.url}/api/chat", json=body, headers=head, trust_env=False)
+        answer = httpx2.post(f"{hub.url}/api/chat", json=body, headers=head, timeout=LIMIT, trust_env=False)
         assert "Good day." in answer.text
-        found = httpx2.get(f"{hub.url}/api/search?q=hello", headers=head, trust_env=False).json()
+        url_of_search = f"{hub.url}/api/search?q=hello"
+        found = httpx2.get(url_of_search, headers=head, timeout=LIMIT, trust_env=False).json()
         assert [each["messageId"] for each in found["found"]] == ["u"]
         status = run("database", "status", "--json", env=environment)
         assert "dragoman" in status.json["usedBy"], status.out

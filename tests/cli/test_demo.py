@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.cli.local import is_installed
 from tests.cli.conftest import Run
-from tests.cli.program import finish, read_until, run, start
+from tests.cli.program import LIMIT, finish, read_until, run, start
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def test_a_demo_that_is_kept_leaves_a_hub_to_try(tmp_path: Path) -> None:
     assert link[1] == f"{url}/console/chat/example"
     headers = {"authorization": f"Bearer {key}"}
     with httpx2.stream(
-        "GET", f"{url}/api/events", headers=headers, trust_env=False
+        "GET", f"{url}/api/events", headers=headers, timeout=LIMIT, trust_env=False
     ):  # as an open console does
         ended = finish(demo, signal.SIGINT)
     assert (ended.code, ended.err) == (0, "")

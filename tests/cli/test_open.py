@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx2
 
 from tests.cli.conftest import Run
-from tests.cli.program import Hub, run, scripted, serving
+from tests.cli.program import LIMIT, Hub, run, scripted, serving
 
 
 def sign_in(url: str, link: str) -> int:
     headers = {"origin": url, "sec-fetch-site": "same-origin"}
-    with httpx2.Client(trust_env=False) as http:
+    with httpx2.Client(timeout=LIMIT, trust_env=False) as http:
         return http.post(f"{url}/api/console/session", json={"link": link}, headers=headers).status_code
 
 

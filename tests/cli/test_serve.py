@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import Hub, environ, finish, read_until, run, scripted, serving, start
+from tests.cli.program import LIMIT, Hub, environ, finish, read_until, run, scripted, serving, start
 
 SLOW: list[dict[str, Any]] = [{"text": ["first ", *(f"word{n} " for n in range(2000))], "delay": 0.02}]
 
@@ -25,7 +25,7 @@ def config(folder: Path, **more: Any) -> dict[str, Any]:
 
 def get(url: str, **headers: str) -> int:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=LIMIT) as response:
             status: int = response.status
             return status
     except urllib.error.HTTPError as error:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli.main import main
+from tests.cli.program import LIMIT
 
 COMMAND_LINE = "from dragoman.cli import program; program.build_program()"
 ONE_COMMAND = "from dragoman.cli import program; program.build_program('keys')"
@@ -109,4 +110,4 @@ main()
 
 
 def test_a_command_whose_streams_are_closed_does_its_work(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", CLOSED], check=True, cwd=tmp_path, timeout=60)
+    subprocess.run([sys.executable, "-c", CLOSED], check=True, cwd=tmp_path, timeout=LIMIT)

@@ -8,6 +8,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,11 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 def workers(hub: Hub) -> set[int]:
     """The processes that serve."""
-    files = Path(f"/proc/{hub.process.pid}/task").glob("*/children")
-    return {int(pid) for file in files for pid in file.read_text().split()}
+    found: set[int] = set()
+    for file in Path(f"/proc/{hub.process.pid}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread that has ended meanwhile
+            found |= set(map(int, file.read_text().split()))
+    return found
 
 
 def hosts(hub: Hub) -> set[str]:

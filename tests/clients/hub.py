@@ -53,7 +53,7 @@ class Hub:
             self.url + path, data=data, headers={**self.headers, **kind}, method=method
         )
         try:
-            with urllib.request.urlopen(question, timeout=30) as response:
+            with urllib.request.urlopen(question, timeout=START_LIMIT) as response:
                 return response.status, json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,7 +26,7 @@ from websockets.asyncio.client import connect
 
 from dragoman.cli.doctor import running_hub
 from tests.serving import Served, ask, frames_in, serving, text_of
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CADDY = shutil.which("caddy") or "/usr/bin/caddy"
@@ -49,10 +50,13 @@ http {{
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """A port at which nobody listens, and that the system gives to nobody until the proxy has it."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = lowest // 2 + secrets.randbelow(lowest // 2)
+        with suppress(OSError), socket.socket() as taken:
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def write_certificate(folder: Path) -> ssl.SSLContext:
@@ -218,7 +222,6 @@ def connections_to(port: int) -> int:
 async def test_doctor_finds_a_proxy_that_buffers_and_one_that_drops_upgrades(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_hub, "STREAM_SECONDS", 1.0)
     port = free_port()
     async with serving(tmp_path / "hub", keep_alive=600) as served:
         bad = f"""server {{ listen 127.0.0.1:{port}; location / {{
@@ -229,7 +232,9 @@ async def test_doctor_finds_a_proxy_that_buffers_and_one_that_drops_upgrades(
             url = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
                 await until(lambda: answers(http))
+            monkeypatch.setattr(running_hub, "STREAM_SECONDS", 1.0)
             found = {each.check: each async for each in running_hub.check_hub(url, None, ask=False)}
+        monkeypatch.setattr(running_hub, "STREAM_SECONDS", LIMIT)
         direct = {each.check: each.state async for each in running_hub.check_hub(served.url, None, ask=False)}
     assert (direct["streaming"], direct["websockets"]) == ("ok", "ok")
     assert found["streaming"].state == "failed", found

@@ -95,7 +95,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     worktree: Worktree, tmp_path: Path
 ) -> None:
     command = f"setsid sh -c 'echo $$ > {tmp_path}/child; exec sleep 1000' & echo begun; wait"
-    outcome = await worktree.call("shell.run", command=command, seconds=1)
+    outcome = await worktree.call("shell.run", command=command, seconds=5)
     assert outcome.error is not None
     assert outcome.error.code == "call_timeout"
     assert "begun" in outcome.error.message
