@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import re
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tests.gateway.test_budgets import standing
 from tests.gateway.test_openai_sdk import WHOLE as COMPLETION
 from tests.gateway.upstream import Answer, Stage, document
 from tests.providers.servers import ok
+from tests.wire import responses_streams as res
 from tests.wire.anthropic_streams import sse as anthropic_sse
 from tests.wire.anthropic_streams import start, stop, text
 from tests.wire.openai_streams import chunk
@@ -168,3 +172,39 @@ async def test_compressed_answers_and_errors_reach_every_endpoint_decoded(
                 site.replies(coded(b'{"error":{"message":"it burns"}}', 400))
                 response = await ask(stream=read)
                 assert (response.status_code, "it burns" in response.text) == (400, True)
+
+
+TEXT = res.message("Hi")
+ANSWERS: Mapping[str, tuple[str, bytes, bytes]] = {  # where it is relayed, as a document and as a stream
+    "openai": (
+        "chat/completions",
+        msgspec.json.encode(COMPLETION),
+        chat_sse(chunk({"content": "Hi"}), chunk(finish="stop")),
+    ),
+    "anthropic": ("messages", msgspec.json.encode(MESSAGE), UNSTOPPED),
+    "responses": (
+        "responses",
+        msgspec.json.encode(res.ending(TEXT)["response"]),
+        res.sse(*res.opening(), *res.text_events(0, TEXT, "Hi"), res.ending(TEXT)),
+    ),
+}
+TEXTS = re.compile(rb'"(model|finish_reason|stop_reason)": ?"[^"]*"')
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("family", ANSWERS)
+async def test_half_an_emoji_in_the_texts_of_an_answer_costs_no_usage_record(
+    tmp_path: Path, family: str, *, stream: bool
+) -> None:
+    """One that cannot be written would take those with it that are written at the same time."""
+    path, *forms = ANSWERS[family]
+    odd = TEXTS.sub(rb'"\1":"\\ud83d"', forms[stream])
+    body: dict[str, Any] = {"model": "odd/m", "stream": stream}
+    body |= {"input": "Hi", "store": False} if path == "responses" else {"messages": HI, "max_tokens": 100}
+    good = Site(ok(ANSWERS["openai"][1]))
+    async with desk(tmp_path, odd=Site(ok(odd), type=family), good=good) as at:
+        for response in await asyncio.gather(at.http.post(f"/v1/{path}", json=body), at.chat("good/m")):
+            assert response.status_code == 200, response.text
+        rows = {row.provider: (row.status, row.model_served) for row in await at.rows(2)}
+        assert rows["odd"] == ("finished", "\N{REPLACEMENT CHARACTER}")
+        assert rows["good"][0] == "finished"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.gateway_request import FunctionCounter, make_waits_long, measure
+from benchmarks.gateway_request import FunctionCounter, measure
 from dragoman.accounts import usage_ledger
 from dragoman.http import disconnect
+from tests.waiting import LIMIT
 
 MAX_CALLS = 255  # a request, with what the hub does beside it in the meantime; some ten send the response
 REQUESTS = 20
@@ -15,9 +16,8 @@ REQUESTS = 20
 @pytest.fixture
 def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a request of an idle machine does not wait for, one of a busy machine does not either."""
-    monkeypatch.setattr(usage_ledger, "BATCH_SECONDS", usage_ledger.BATCH_SECONDS)
-    monkeypatch.setattr(disconnect, "WATCH_DELAY", disconnect.WATCH_DELAY)
-    make_waits_long()
+    monkeypatch.setattr(usage_ledger, "BATCH_SECONDS", LIMIT)
+    monkeypatch.setattr(disconnect, "WATCH_DELAY", LIMIT)
 
 
 @pytest.mark.usefixtures("long_waits")

@@ -146,6 +146,14 @@ def test_calls_of_hosted_tools_are_not_calls_for_the_client(name: str) -> None:
         assert finish.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("name", [[], {}, 5, None])
+def test_a_call_whose_name_is_no_text_is_decoded_or_fails_the_answer(name: Any) -> None:
+    item = {**X_SEARCH, "name": name}
+    for call_id in ("xs_call_1", "call_1"):
+        answer = decode([sse(*opening(), *item_events(0, {**item, "call_id": call_id}), ending(item))])
+        assert answer.finish is not None or answer.failure is not None
+
+
 def test_a_free_text_of_a_custom_tool_is_its_input() -> None:
     (call,) = [
         event for event in decode([STREAMS["custom"]]).events if isinstance(event, e.ToolInputAvailable)

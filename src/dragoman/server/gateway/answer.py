@@ -17,6 +17,7 @@ from dragoman.accounts.upstream_answer import AnswerProgress, EventAnswer
 from dragoman.agent import run_end
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
+from dragoman.json_decoding import replace_surrogates
 from dragoman.large_json import SMALL, measure
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits, Family
@@ -159,9 +160,15 @@ class RelayedAnswer:
         """See `UpstreamAnswer.progress`."""
         tap, progress = self._tap, self._progress
         if tap is not None:
-            progress.usage, progress.model, progress.text_length = tap.usage, tap.model, tap.text_length
-            progress.finish_reason = tap.finish_reason
+            progress.usage, progress.text_length = tap.usage, tap.text_length
+            self._note_texts(tap.model, tap.finish_reason)
         return progress
+
+    def _note_texts(self, model: str | None, finish_reason: str | None) -> None:
+        """Note texts of the provider; no database takes the lone surrogates that JSON may have."""
+        if not f"{model}{finish_reason}".isascii():
+            model, finish_reason = replace_surrogates((model, finish_reason))
+        self._progress.model, self._progress.finish_reason = model, finish_reason
 
     async def start(self) -> RelayedAnswer | TranslatedAnswer:
         """See `UpstreamAnswer.start`."""
@@ -285,8 +292,8 @@ class RelayedAnswer:
         summary = await offload(len(document), partial(self._parse_document, document))
         self.document = summary.repaired or document
         self._progress.started = True
-        self._progress.usage, self._progress.model = summary.usage, summary.model
-        self._progress.finish_reason = summary.finish_reason
+        self._progress.usage = summary.usage
+        self._note_texts(summary.model, summary.finish_reason)
         if summary.usage is None and self._translate is not None:
             with suppress(ProviderError):  # read once more as events, to estimate how long it is
                 events = await self._translate(document).start()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
+from dragoman.json_decoding import well_formed
 from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event, own_id
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.json_codec import as_text, parse_lenient_json
@@ -153,7 +154,7 @@ class AnthropicTap(AnswerTap):
                 return False
             self._id = event.message.id
             self._started = True
-            self.model = event.message.model
+            self.model = well_formed(event.message.model) if event.message.model else None
             self._record_stop_reason(event.message.stop_reason)
             self._record_usage(event.message.usage)
         if event_type == "message_delta":

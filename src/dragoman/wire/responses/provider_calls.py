@@ -35,7 +35,7 @@ def is_provider_call(item: Mapping[str, Any]) -> bool:
     if not isinstance(kind, str):
         return False
     if kind == "custom_tool_call":
-        return item.get("name") in _XAI_TOOLS or str(item.get("call_id")).startswith(_XAI_CALL_ID)
+        return str(item.get("name")) in _XAI_TOOLS or str(item.get("call_id")).startswith(_XAI_CALL_ID)
     return kind in _OTHER_TYPES or (kind.endswith("_call") and kind not in _OWN_HANDLING)
 
 
