@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman.accounts.spool import Settlement, Spool
+from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import StoreError
 from dragoman.events import Usage
 from dragoman.store.accounts.budgets import ChargedBudget
+from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
+from tests.databases import BACKENDS
 
 
 def row(number: int) -> Settlement:
@@ -145,3 +149,19 @@ async def test_what_was_flushed_is_on_disk(path: Path) -> None:
     await asyncio.wait_for(spool.flush(), 120)
     assert lines(path) == 600
     await spool.close()
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
+async def test_a_text_that_no_database_takes_costs_neither_its_record_nor_those_written_with_it(
+    tmp_path: Path,
+) -> None:
+    odd = replace(ROWS[1].record, model_served="m\ud83d", finish_reason="stop\0")
+    async with await Store.open(tmp_path / "hub") as store:
+        ledger = UsageLedger(store, Spool(tmp_path / "usage.spool"))
+        for settlement in (ROWS[0], replace(ROWS[1], record=odd), ROWS[2]):
+            ledger.add(settlement)
+        await ledger.flush()
+        stored = {record.id: record.model_served for record in await store.usage.list()}
+        assert stored == {"u0": None, "u1": "m\N{REPLACEMENT CHARACTER}", "u2": None}
+        await ledger.close()

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.json_decoding import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS, replace_surrogates
 from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.private_files import FILE_MODE, FOLDER_MODE
 from dragoman.usage_record import UsageRecord
@@ -129,6 +129,14 @@ ENCODER = msgspec.json.Encoder()
 DECODER = msgspec.json.Decoder(Settlement)
 
 
+def encode_line(settlement: Settlement) -> bytes:
+    """Return a line of the file. Lone surrogates, which no database takes either, are replaced."""
+    try:
+        return ENCODER.encode(settlement) + b"\n"
+    except UnicodeEncodeError:
+        return ENCODER.encode(replace_surrogates(msgspec.to_builtins(settlement))) + b"\n"
+
+
 class Spool:
     """A bounded file of JSON lines, written in a thread. Use it from one event loop.
 
@@ -166,7 +174,7 @@ class Spool:
     def append(self, settlements: Sequence[Settlement]) -> None:
         """Add settlements; returns immediately. When the spool is full, the newest are dropped and logged."""
         for at, settlement in enumerate(settlements):
-            line = ENCODER.encode(settlement) + b"\n"
+            line = encode_line(settlement)
             if self._row_count >= self._max_rows or self._byte_count + len(line) > self._max_bytes:
                 self.dropped += len(settlements) - at
                 log.error("the spool %r is full: %d usage records lost", str(self._path), self.dropped)
