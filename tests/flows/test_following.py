@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.runs import registry
+from dragoman.runs.live_tail import Batch
+from dragoman.runs.run import HubRun
 from tests.answer_gate import Gate
 from tests.serving import Frames, Served, ask, frames_in, serving, text_of, types
 from tests.waiting import LIMIT
@@ -113,6 +116,39 @@ async def test_a_run_that_has_just_ended_is_replayed_to_everybody(
             assert again[-1] == {**whole[-1], "messageMetadata": metadata}
         monkeypatch.setattr(registry, "REPLAY_SECONDS", 0.0)
         assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
+
+
+async def test_a_run_that_is_stopped_as_its_end_comes_ends_as_it_would_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    withdraw_dropped = HubRun._withdraw_dropped
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def stop_first(run: HubRun, last_batch: Batch) -> Batch:
+        tasks.extend(filter(None, [asyncio.current_task()]))
+        run.stop("no client is following the run")
+        return await withdraw_dropped(run, last_batch)
+
+    monkeypatch.setattr(HubRun, "_withdraw_dropped", stop_first)
+    async with serving(tmp_path, [{"text": "whole"}]) as hub:
+        assert types(await hub.chat("go"))[-1] == "finish"
+        await asyncio.gather(*tasks)  # raises what they have raised
+        assert [run.status for run in await hub.runs()] == ["finished"]
+
+
+async def test_a_stop_of_a_run_that_has_failed_and_stops_what_answers_it_does_not_leave_it_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop_again(run: HubRun, _reason: str) -> None:
+        run.stop("stopped by the user")
+        for _ in range(3):  # by then the stop would have been noticed
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(HubRun, "on_stop", property(lambda run: partial(stop_again, run), lambda *_: None))
+    async with serving(tmp_path, [{"text": ["x" * 70_000, "y"]}], limits={"answer": 1_000}) as hub:
+        frames = await hub.chat("go")
+        assert "the limit of this hub" in str(frames[-2:])
+        assert [run.status for run in await hub.runs()] == ["failed"]
 
 
 async def test_a_run_that_ended_with_nobody_there_is_replayed_too(tmp_path: Path) -> None:

@@ -39,23 +39,11 @@ log = logging.getLogger(__name__)
 WITHDRAW_INTERVAL = 0.01  # seconds between two looks whether all parts are stored
 CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
 OPENINGS = (e.Start, e.StartStep)  # before the model's answer
-COMPLETIONS = frozenset(
-    {
-        e.TextEnd,
-        e.ReasoningEnd,
-        e.ToolInputAvailable,
-        e.ToolInputError,
-        e.ToolApprovalRequest,
-        e.ToolApprovalResponse,
-        e.ToolOutputAvailable,
-        e.ToolOutputError,
-        e.ToolOutputDenied,
-        e.SourceUrl,
-        e.SourceDocument,
-        e.File,
-        e.Data,
-    }
-)
+COMPLETIONS = frozenset({
+    e.TextEnd, e.ReasoningEnd, e.ToolInputAvailable, e.ToolInputError, e.ToolApprovalRequest,
+    e.ToolApprovalResponse, e.ToolOutputAvailable, e.ToolOutputError, e.ToolOutputDenied, e.SourceUrl,
+    e.SourceDocument, e.File, e.Data,
+})  # fmt: skip
 """Events that say that something is complete: a client sees them once it is stored."""
 
 
@@ -99,7 +87,7 @@ class HubRun:
 
     # With more than thirty attributes in its dict, an instance keeps a table of their names: 1.4 KiB.
     __slots__ = (
-        "_check_at", "_error_text", "_journal", "_loop", "_on_end", "_opening", "_released_at",
+        "_check_at", "_error_text", "_is_ending", "_journal", "_loop", "_on_end", "_opening", "_released_at",
         "_settings", "_spill", "_start_position", "_stop_error", "_stop_reason", "_store", "_stored",
         "_task", "_timer", "action", "done", "ended", "first_message", "fold", "is_elsewhere",
         "is_end_stored", "is_replayed", "is_unattended", "no_followers", "on_ending", "on_stop",
@@ -132,7 +120,7 @@ class HubRun:
         self._settings = settings
         self._on_end = on_end
         self.on_ending: OnEnding | None = None
-        self.is_end_stored = False
+        self.is_end_stored = self._is_ending = False
         self.is_replayed = False
         self.on_stopping: Callable[[HubRun], None] | None = None
         """Called at once when the run is stopped, but not when another host goes on with it."""
@@ -186,12 +174,18 @@ class HubRun:
         """Stop the run now, unless it is ending already. Await `done` for its end."""
         if self._stop_reason is None:
             self._stop_reason = reason
-            asyncio.get_running_loop().call_soon(
-                self._task.cancel
-            )  # not before the task has started, or it would never run its cleanup
+            asyncio.get_running_loop().call_soon(self._cancel)
             goes_on = self.is_elsewhere or self._released_at is not None
             if self.on_stopping is not None and not goes_on:
                 self.on_stopping(self)
+
+    def _cancel(self) -> None:
+        """Cancel the task, once it has started, or it would never run its cleanup.
+
+        A run that has begun to end since it was stopped is not interrupted in that: nobody else ends it.
+        """
+        if not self._is_ending:
+            self._task.cancel()
 
     def release(self) -> None:
         """Give the run up now, for another host to go on with, unless it is ending. Await `done` for its end.
@@ -393,7 +387,8 @@ class HubRun:
             self.tail.disconnect()
 
     async def _stop_source(self, reason: str) -> None:
-        """Stop what answers elsewhere; shielded, since a run may be stopped again meanwhile."""
+        """Stop what answers elsewhere; shielded, since the task may be cancelled meanwhile."""
+        self._is_ending, self._stop_reason = True, self._stop_reason or reason
         if self.on_stop is not None:
             await asyncio.shield(asyncio.ensure_future(self.on_stop(reason)))
 
@@ -415,7 +410,7 @@ class HubRun:
 
     async def _finish(self, last_batch: Batch) -> None:
         """Fold and store the last batch, then publish it; shielded, so that a run ends whoever cancels."""
-        self._stop_reason = self._stop_reason or "the run has ended"
+        self._is_ending, self._stop_reason = True, self._stop_reason or "the run has ended"
         if self._stored is not None:
             await self._release_opening(self._stored)
         self._journal.leave_to_end()
