@@ -144,6 +144,7 @@ def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Conso
     expect(page.get_by_role("option", name="math.calculate")).to_be_visible()
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{console.hub.url}/console/operations/math.calculate")
+    assert console.hub.request("GET", "/api/calls?operation=hub.search")[1]["calls"] == []
     page.keyboard.press("Control+k")
     console.expected_errors.add(404)  # there is no such run
     page.keyboard.type("run_5hTx")

@@ -176,6 +176,27 @@ async def test_another_origin_is_let_in_only_when_configured(tmp_path: Path) -> 
         assert response.headers["access-control-allow-origin"] == "https://app.example"
 
 
+@pytest.mark.parametrize("policy", ["allow", "deny"])
+async def test_only_searches_without_a_key_may_be_left_out_of_the_recorded_calls(
+    tmp_path: Path, policy: str
+) -> None:
+    async with serving(tmp_path, keys=True, policy=[{policy: "hub.search"}]) as hub:
+        _, secret = await hub.hub.store.keys.create("ada")
+        await hub.http.post("/api/console/session", json={"key": secret})
+        cookie = {"cookie": "; ".join(f"{each.name}={each.value}" for each in hub.http.cookies.jar)}
+        hub.http.cookies.clear()
+        key, found = {"authorization": f"Bearer {secret}"}, 200 if policy == "allow" else 403
+        recorded = []
+        for headers, record in ((cookie, "&record=0"), (cookie, ""), (key, "&record=0"), (key, "")):
+            path = f"/api/operations?q=calculate&scores=1{record}"
+            answer = await hub.http.get(path, headers=headers)
+            assert answer.status_code == found
+            assert (answer.status_code == 403) or answer.json()["tools"][0]["tool"] == "math.calculate"
+            calls = await hub.http.get("/api/calls?operation=hub.search", headers=key)
+            recorded.append(len(calls.json()["calls"]))
+        assert recorded == ([0, 1, 2, 3] if policy == "allow" else [1, 2, 3, 4])
+
+
 async def test_operations_are_listed_found_and_called(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         listed: httpx2.Response = await hub.http.get("/api/operations?namespace=math")

@@ -162,7 +162,7 @@ function useFound(wanted: string): Found {
   const searches = session.can("operations") && wanted.length > 1;
   const operations = useQuery({
     queryKey: ["operations", "palette", query],
-    queryFn: () => api.get<{ tools: { tool: string }[] }>("/api/operations", { query: { q: query } }),
+    queryFn: () => api.get<{ tools: { tool: string }[] }>("/api/operations", { query: { q: query, record: 0 } }),
     enabled: searches && query.length > 1,
     staleTime: 10_000,
   });

@@ -190,6 +190,11 @@ class MetaTools:
                 await asyncio.sleep(0)
         return found
 
+    async def find_operations(self, input: Mapping[str, str], context: Context) -> dict[str, Any] | None:
+        """Return what `hub.search` finds, without a call; None unless the policy allows the call."""
+        verdict = self._calls.access_control.evaluate(self._operations["hub.search"], context)
+        return await self._search_operations(input, context) if verdict.decision == "allow" else None
+
     async def _search_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         q = input.get("q", "")
         await self._search.prepare(q)

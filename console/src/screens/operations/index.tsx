@@ -91,7 +91,7 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
   });
   const search = useQuery({
     queryKey: ["operations", "search", namespace, q],
-    queryFn: ({ signal }) => api.get<SearchAnswer>("/api/operations", { query: { q, namespace, scores: 1 }, signal }),
+    queryFn: ({ signal }) => api.get<SearchAnswer>("/api/operations", { query: { q, namespace, scores: 1, record: 0 }, signal }),
     enabled: q !== "",
     placeholderData: keepPreviousData,
   });
