@@ -2,6 +2,7 @@
 import { useEffect, useRef, type ButtonHTMLAttributes, type KeyboardEvent, type ReactNode } from "react";
 import { HubError } from "../api/client";
 import { Icon, type IconName } from "./icons";
+import { spellTurns } from "./spell";
 
 interface ButtonProps extends ButtonHTMLAttributes<HTMLButtonElement> {
   /** `primary` once a screen; `danger` is never primary; `quiet` has no border. */
@@ -37,7 +38,7 @@ export function ScreenHeader(props: { title: ReactNode; sub?: ReactNode; childre
   return (
     <header className="screen-header">
       {props.back}
-      <h1 tabIndex={-1}>{props.title}</h1>
+      <h1 tabIndex={-1}>{spellTurns(props.title)}</h1>
       {props.sub !== undefined && <div className="sub">{props.sub}</div>}
       <div className="actions">{props.children}</div>
     </header>
@@ -139,7 +140,7 @@ export function Details({ rows }: { rows: [string, ReactNode][] }) {
       {rows.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
-          <dd>{value}</dd>
+          <dd>{spellTurns(value)}</dd>
         </div>
       ))}
     </dl>

@@ -1,6 +1,7 @@
 /** A dialog over the native <dialog>: its first field has the focus, Esc closes it, and the focus returns. */
 import { useEffect, useId, useLayoutEffect, useRef, type ReactNode } from "react";
 import { Button } from "./basics";
+import { spellTurns } from "./spell";
 
 const FIELDS = ["input", "select", "textarea"].map((name) => `.dialog-body ${name}:not([type="hidden"])`);
 const FIRST_FIELD = `:is(${FIELDS.join(", ")}), .dialog-actions button, .palette input`;
@@ -51,7 +52,7 @@ export function Dialog(props: {
       {open && (
         <div className="dialog-inside">
           <div className={look === "palette" ? "visually-hidden" : "dialog-head"}>
-            <h2 id={id} tabIndex={-1}>{props.title}</h2>
+            <h2 id={id} tabIndex={-1}>{spellTurns(props.title)}</h2>
             {look !== "palette" && <Button look="quiet" icon="x" aria-label="Close" onClick={props.onClose} />}
           </div>
           {look === "palette" ? props.children : <div className="dialog-body">{props.children}</div>}

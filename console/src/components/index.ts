@@ -9,6 +9,7 @@ export * from "./numbers";
 export * from "./search";
 export * from "./new_rows";
 export * from "./sheet_table";
+export * from "./spell";
 export * from "./status";
 export * from "./table";
 export * from "./toast";

@@ -2,6 +2,7 @@
 import { useLayoutEffect, useMemo, useState } from "react";
 import { Button } from "./basics";
 import { bytes } from "./numbers";
+import { spell } from "./spell";
 import { copyText } from "./toast";
 
 const COLLAPSE_ABOVE = 20_000; // characters
@@ -61,27 +62,6 @@ export function JsonView({ value, label = "JSON", isSpelt = false, isWhole = fal
 export function toText(value: unknown, isWhole = false): string {
   if (typeof value === "string") return value;
   return JSON.stringify(value, isWhole ? undefined : shorten, 2) ?? "";
-}
-
-/** What draws nothing, turns the direction of a text or looks like a space. Pictures keep their selector: "❤️". */
-const UNSEEN = /(?![ \n\t]|(?<=\p{Extended_Pictographic})\ufe0f)[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
-const WORD = /[\p{L}\p{M}]+/gu;
-const LATIN = /\p{Script=Latin}/u;
-const LOOKALIKE = /[\p{Script=Cyrillic}\p{Script=Greek}\p{Script=Armenian}\p{Script=Cherokee}]/gu;
-
-/**
- * Characters that cannot be seen are spelt, and letters of scripts that look like Latin in words that have Latin
- * letters as well: nobody approves something other than what they read.
- */
-export function spell(text: string): string {
-  return text
-    .replace(WORD, (word) => (LATIN.test(word) ? word.replace(LOOKALIKE, escape) : word))
-    .replace(UNSEEN, escape);
-}
-
-function escape(sign: string): string {
-  const code = sign.codePointAt(0)!.toString(16).padStart(4, "0");
-  return code.length > 4 ? `\\u{${code}}` : `\\u${code}`;
 }
 
 function shorten(_: string, value: unknown): unknown {

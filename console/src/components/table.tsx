@@ -7,6 +7,7 @@
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { VList, type VListHandle } from "virtua";
 import { useKeys } from "./keys";
+import { spellTurns } from "./spell";
 
 export interface Column<Row> {
   id: string;
@@ -134,7 +135,7 @@ export function Table<Row>(props: TableProps<Row>) {
           >
             {columns.map((column) => (
               <span key={column.id} role="gridcell" className={column.numeric === true ? "num right" : ""}>
-                {column.cell(row)}
+                {spellTurns(column.cell(row))}
               </span>
             ))}
           </div>

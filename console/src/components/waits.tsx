@@ -1,6 +1,6 @@
 /** What a run or a session waits for after its answer has stopped. */
 import { Link } from "wouter";
-import { spell } from "./json";
+import { spell, spellTurns } from "./spell";
 
 export interface Wait {
   kind: "approval" | "question" | "tool" | "task";
@@ -24,13 +24,13 @@ function kindText(waits: Wait[]): string {
   if (waits.length > 1) return `${waits.length} ${SEVERAL[kind]}`;
   switch (kind) {
     case "approval":
-      return `approval of ${name}`;
+      return `approval of ${spellTurns(name)}`;
     case "question":
       return `an answer to “${shorten(spell(name ?? ""))}”`;
     case "tool":
       return "a tool that the app runs";
     case "task":
-      return `the task of the team ${name}`;
+      return `the task of the team ${spellTurns(name)}`;
   }
 }
 

@@ -4,7 +4,7 @@ import { useEffect, useId, useMemo, useState } from "react";
 import { useLocation } from "wouter";
 import { api } from "../api/client";
 import { useSession } from "../api/session";
-import { Dialog, Icon, type IconName } from "../components";
+import { Dialog, Icon, spellTurns, type IconName } from "../components";
 import { SCREENS } from "./screens";
 import { applyTheme, THEMES } from "./theme";
 
@@ -126,7 +126,7 @@ function useChoices(text: string, onKeys: () => void): { choices: Choice[]; isSe
     }
     for (const { id, title } of found.sessions.filter((each) => fits(each.title ?? "") || fits(each.id)).slice(0, MAX_EACH)) {
       const run = () => go(`/chat/${encodeURIComponent(id)}`);
-      choices.push({ id: `session:${id}`, icon: "chat", text: title ?? id, kind: "session", run });
+      choices.push({ id: `session:${id}`, icon: "chat", text: spellTurns(title ?? id), kind: "session", run });
     }
     for (const id of found.operations.slice(0, MAX_EACH)) {
       const run = () => go(`/operations/${encodeURIComponent(id)}`);

@@ -4,7 +4,7 @@ import { useRef } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useInvalidate } from "../../api/events";
-import { Button, Empty, ErrorNotice, Filter, Icon, SearchField, relativeTime, useKeys, useTick, useUrlState, waitText, waitsForPerson, type Wait } from "../../components";
+import { Button, Empty, ErrorNotice, Filter, Icon, SearchField, relativeTime, spellTurns, useKeys, useTick, useUrlState, waitText, waitsForPerson, type Wait } from "../../components";
 
 export interface SessionRow {
   id: string;
@@ -99,7 +99,7 @@ export function SessionList({ current, isAlone }: { current: string | undefined;
                 className="chat-session"
                 aria-current={session.id === current ? "true" : undefined}
               >
-                <b dir="auto">{session.title ?? session.id}</b>
+                <b dir="auto">{spellTurns(session.title ?? session.id)}</b>
                 <SessionState session={session} />
               </Link>
             ))}
@@ -155,9 +155,9 @@ function Found({ q }: { q: string }) {
       <h2 className="chat-day">In messages</h2>
       {found.map((hit, index) => (
         <Link key={index} href={`/chat/${encodeURIComponent(hit.sessionId)}${location.search}`} className="chat-session">
-          <b dir="auto">{hit.title ?? hit.sessionId}</b>
+          <b dir="auto">{spellTurns(hit.title ?? hit.sessionId)}</b>
           <span className="chat-snippet">
-            {hit.snippet.map((piece, at) => (piece.hit ? <mark key={at}>{piece.text}</mark> : piece.text))}
+            {hit.snippet.map((piece, at) => (piece.hit ? <mark key={at}>{spellTurns(piece.text)}</mark> : spellTurns(piece.text)))}
           </span>
         </Link>
       ))}

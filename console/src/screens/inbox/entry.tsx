@@ -1,7 +1,7 @@
 /** One request: what exactly would run, for whom, which rule asks; and its answer. */
 import { useEffect, useRef, useState, type FormEvent, type RefObject } from "react";
 import { Link } from "wouter";
-import { Button, Expiry, Icon, Kbd, Kind, spell, Status, Time, useIsPast } from "../../components";
+import { Button, Expiry, Icon, Kbd, Kind, spell, spellTurns, Status, Time, useIsPast } from "../../components";
 import { ruleText } from "../runs/types";
 import { Arguments, hasToBeOpened } from "./arguments";
 import type { Approval, FocusTarget } from "./types";
@@ -79,9 +79,9 @@ export function Entry(props: {
           {!open && <Status status={isOver ? "expired" : approval.status === "used" ? "approved" : approval.status} />}
         </p>
         <p className="inbox-meta">
-          {approval.owner}
+          {spellTurns(approval.owner)}
           {approval.agent !== null && `, through ${approval.agent}`}
-          {approval.sessionTitle !== null && ` · “\u2068${approval.sessionTitle}\u2069”`} · asked <Time at={approval.createdAt} />
+          {approval.sessionTitle !== null && ` · “\u2068${spellTurns(approval.sessionTitle)}\u2069”`} · asked <Time at={approval.createdAt} />
           {open && (
             <>
               {" · "}
@@ -93,7 +93,7 @@ export function Entry(props: {
           {!open && approval.answeredAt !== null && (
             <>
               {" · "}
-              {approval.answeredBy} answered <Time at={approval.answeredAt} />
+              {spellTurns(approval.answeredBy)} answered <Time at={approval.answeredAt} />
             </>
           )}
           {(approval.runId ?? approval.callId) !== null && (

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { useSession } from "../../api/session";
 import { api } from "../../api/client";
 import { reread } from "../../api/events";
-import { Button, copyText, Dialog, ErrorNotice, toast } from "../../components";
+import { Button, copyText, Dialog, ErrorNotice, spellTurns, toast } from "../../components";
 import { bodyOf, fieldsOf, KeyForm, newFields } from "./form";
 import type { ApiKey, NewKey } from "./types";
 
@@ -192,8 +192,8 @@ export function Secret({ made, onClose }: { made: NewKey; onClose: () => void })
         onFocus={(event) => event.target.select()}
       />
       <p className="muted small">
-        Use it as <code>Authorization: Bearer …</code> or <code>x-api-key: …</code>, for <b>{made.owner}</b>
-        {made.name !== null && <> ({made.name})</>}.
+        Use it as <code>Authorization: Bearer …</code> or <code>x-api-key: …</code>, for <b>{spellTurns(made.owner)}</b>
+        {made.name !== null && <> (<bdi>{spellTurns(made.name)}</bdi>)</>}.
       </p>
     </Dialog>
   );

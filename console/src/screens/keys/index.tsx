@@ -15,6 +15,7 @@ import {
   Loading,
   ScreenHeader,
   SearchField,
+  spellTurns,
   Status,
   Table,
   Tabs,
@@ -167,7 +168,7 @@ function Never() {
 function KeyName({ value }: { value: ApiKey }) {
   return (
     <span className="keys-name">
-      <span>{value.name?.trim() ? value.name : <span className="mono">{value.prefix}…</span>}</span>
+      <span>{value.name?.trim() ? spellTurns(value.name) : <span className="mono">{value.prefix}…</span>}</span>
       <KeyStatus value={value} />
     </span>
   );

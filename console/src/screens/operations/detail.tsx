@@ -18,6 +18,7 @@ import {
   Time,
   useUrlState,
   type Tone,
+  spellTurns,
 } from "../../components";
 import { CallForm, jsonError } from "./call_form";
 import type { OperationDetail, PolicyAnswer, StatisticsAnswer } from "./types";
@@ -161,7 +162,7 @@ function Statistics({ id }: { id: string }) {
               {call.id}
             </Link>
             <Status status={call.status} />
-            <span className="muted small">{call.owner}</span>
+            <span className="muted small">{spellTurns(call.owner)}</span>
             <span className="muted small right">
               <Duration seconds={call.duration} /> · <Time at={call.startedAt} />
             </span>

@@ -2,7 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api } from "../../api/client";
 import { reread, useInvalidate } from "../../api/events";
-import { Button, Chip, Empty, ErrorNotice, Loading, Status, toast, toastError, useUrlState, type Tone } from "../../components";
+import { Button, Chip, Empty, ErrorNotice, Loading, spellTurns, Status, toast, toastError, useUrlState, type Tone } from "../../components";
 import { DiffView } from "./diff_view";
 import type { Spoke, SpokeOperation } from "./types";
 
@@ -76,7 +76,7 @@ function SpokeItem({ spoke }: { spoke: Spoke }) {
         <b className="mono">{spoke.name}</b>
         {spoke.connected ? <Status status="connected" /> : <Status status="failed" word="gone" />}
         <span className="muted small">
-          of {spoke.owner} · {spoke.operations.length} operations · {spoke.calls} of {spoke.window} calls
+          of {spellTurns(spoke.owner)} · {spoke.operations.length} operations · {spoke.calls} of {spoke.window} calls
         </span>
       </button>
       {isOpen && (
@@ -122,7 +122,7 @@ function Sharing({ operation }: { operation: SpokeOperation }) {
         <b className="mono">{operation.id}</b>
         <Chip tone={tone}>{word}</Chip>
         <span className="muted small">
-          of {operation.owner}
+          of {spellTurns(operation.owner)}
           {operation.approvedBy !== undefined && ` · approved by ${operation.approvedBy}`}
         </span>
       </button>

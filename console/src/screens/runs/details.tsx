@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import { api, apiUrl } from "../../api/client";
 import { useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
-import { Button, Details, ErrorNotice, JsonView, Loading, Money, Status, Time, Tokens, copyText, count, duration, toastError } from "../../components";
+import { Button, Details, ErrorNotice, JsonView, Loading, Money, Status, Time, Tokens, copyText, count, duration, spellTurns, toastError } from "../../components";
 import { CallAgain } from "./call_again";
 import type { TreeNode } from "./tree";
 import { isBad, ruleText, type CallDetails, type ModelDetails, type Root } from "./types";
@@ -27,7 +27,7 @@ export function DetailsPane({ node, root, onLoadBelow }: { node: TreeNode; root:
   if (node.id.startsWith("step:")) {
     return (
       <div className="runs-pane">
-        <h2>{node.name}</h2>
+        <h2>{spellTurns(node.name)}</h2>
         <p className="muted">The model call of this step is under way, or was not recorded.</p>
       </div>
     );
@@ -47,7 +47,7 @@ function Loaded({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Pro
   useInvalidate("approval.", ["call", id]);
   return (
     <div className="runs-pane">
-      <h2>{node.name}</h2>
+      <h2>{spellTurns(node.name)}</h2>
       <p className="runs-line">
         <Status status={node.status === "pending" ? "waiting" : node.status} />
         <span className="muted">
@@ -87,11 +87,11 @@ function OfTask({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Pro
   const path = isTask ? `/teams?tab=tasks&task=${encodeURIComponent(node.id)}` : `/runs/${encodeURIComponent(node.id)}`;
   return (
     <div className="runs-pane">
-      <h2>{isTask ? `Task of the team ${node.name}` : `Run of ${node.name}`}</h2>
+      <h2>{spellTurns(isTask ? `Task of the team ${node.name}` : `Run of ${node.name}`)}</h2>
       <p className="runs-line">
         <Status status={node.status === "pending" ? "waiting" : node.status} />
       </p>
-      {node.detail !== null && <p>{node.detail}</p>}
+      {node.detail !== null && <p>{spellTurns(node.detail)}</p>}
       {node.error !== null && <p className="runs-error">{node.error}</p>}
       <Details
         rows={[
@@ -254,7 +254,7 @@ function OfModel({ call }: { call: ModelDetails }) {
 function RunDetails({ root }: { root: Root }) {
   return (
     <div className="runs-pane">
-      <h2>{root.name}</h2>
+      <h2>{spellTurns(root.name)}</h2>
       <p className="runs-line">
         <Status status={root.status} />
       </p>
@@ -267,7 +267,7 @@ function RunDetails({ root }: { root: Root }) {
       <h3>Details</h3>
       <Details
         rows={[
-          ["session", root.sessionId === null ? "–" : <Link href={`/chat/${encodeURIComponent(root.sessionId)}`}>{root.sessionTitle ?? root.sessionId}</Link>],
+          ["session", root.sessionId === null ? "–" : <Link href={`/chat/${encodeURIComponent(root.sessionId)}`}>{spellTurns(root.sessionTitle ?? root.sessionId)}</Link>],
           ["owner", root.owner],
           ["agent", root.agent ?? "–"],
           ["API", root.door ?? "–"],

@@ -22,6 +22,7 @@ import {
   Time,
   count,
   shortCount,
+  spellTurns,
   useKeys,
   useNarrow,
   useUrlState,
@@ -195,10 +196,10 @@ function useColumns(isAdmin: boolean, ended: Map<string, Ending>, narrow: boolea
           <span className="runs-cell">
             <Kind kind={kindOf(row)}>{row.kind === "call" ? "op" : row.kind}</Kind>
             {narrow && row.kind === "run" ? (
-              <span className="runs-what">{subjectOf(row) || row.agent || row.name}</span>
+              <span className="runs-what">{spellTurns(subjectOf(row) || row.agent || row.name)}</span>
             ) : (
-              <b className="mono" title={row.name}>
-                {row.kind === "model" ? row.name.split("/").pop() : (row.agent ?? row.name)}
+              <b className="mono" title={spellTurns(row.name)}>
+                {spellTurns(row.kind === "model" ? row.name.split("/").pop() : (row.agent ?? row.name))}
               </b>
             )}
           </span>
@@ -259,7 +260,12 @@ function useColumns(isAdmin: boolean, ended: Map<string, Ending>, narrow: boolea
   }, [isAdmin, ended, narrow]);
 }
 
+/** The summary of a row. */
 function whatOf(row: Root, ended: Map<string, Ending>): string {
+  return spellTurns(summaryOf(row, ended));
+}
+
+function summaryOf(row: Root, ended: Map<string, Ending>): string {
   if (row.error !== null && row.status === "failed") return row.error;
   if (row.kind === "model") return row.name.includes("/") ? `asked ${row.name.split("/")[0]}` : "";
   const waits = waitOf(row, ended);

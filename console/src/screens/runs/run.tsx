@@ -25,6 +25,7 @@ import {
   useUrlState,
   WaitLine,
   type Wait,
+  spellTurns,
 } from "../../components";
 import { DetailsPane } from "./details";
 import { EventsTab, MessagesTab, PromptTab, curlOfRun } from "./messages";
@@ -125,11 +126,11 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
         <nav className="runs-path" aria-label="Path">
           {path.map((each) => (
             <span key={each.id}>
-              <Link href={each.kind === "task" ? `/teams?tab=tasks&task=${encodeURIComponent(each.id)}` : `/runs/${encodeURIComponent(each.id)}`}>{each.kind === "call" ? each.name : `${each.kind} ${each.name}`}</Link>
+              <Link href={each.kind === "task" ? `/teams?tab=tasks&task=${encodeURIComponent(each.id)}` : `/runs/${encodeURIComponent(each.id)}`}>{spellTurns(each.kind === "call" ? each.name : `${each.kind} ${each.name}`)}</Link>
               <span aria-hidden="true"> / </span>
             </span>
           ))}
-          <span>{root.name}</span>
+          <span>{spellTurns(root.name)}</span>
         </nav>
       )}
       <Figures tree={tree} head={head} offset={offset.current} />
@@ -170,7 +171,7 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
           {narrow ? (
             <>
               <div className="runs-open-sheet">
-                <Button onClick={() => setSheet(true)}>Details of {node.name}</Button>
+                <Button onClick={() => setSheet(true)}>Details of {spellTurns(node.name)}</Button>
               </div>
               <Dialog open={sheet} onClose={() => setSheet(false)} title="Details" look="sheet">
                 <DetailsPane node={node} root={root} onLoadBelow={loadBelow} />
@@ -215,7 +216,7 @@ function Header({ head, selected }: { head: Head; selected: string }) {
       toastError(error);
     }
   };
-  const title = root.sessionTitle === null ? "" : `session “${root.sessionTitle}” · `;
+  const title = root.sessionTitle === null ? null : <>session “<bdi>{spellTurns(root.sessionTitle)}</bdi>” · </>;
   return (
     <ScreenHeader
       back={<Back />}
@@ -226,7 +227,7 @@ function Header({ head, selected }: { head: Head; selected: string }) {
           {!narrow && (
             <span>
               {title}
-              {root.owner}
+              {spellTurns(root.owner)}
               {root.door !== null && ` · ${root.door}`}
             </span>
           )}

@@ -1,7 +1,7 @@
 /** The tree of a run with its waterfall: a virtual list of the open rows, one place in the tab order. */
 import { useEffect, useMemo, useRef, type KeyboardEvent, type RefObject } from "react";
 import { VList, type VListHandle } from "virtua";
-import { Icon, Kind, Status, duration, shortCount, useKeys, useTick, type KindName } from "../../components";
+import { Icon, Kind, Status, duration, shortCount, spellTurns, useKeys, useTick, type KindName } from "../../components";
 import { shortInput, type CallTree, type Filter, type TreeNode } from "./tree";
 import { isBad } from "./types";
 
@@ -195,8 +195,8 @@ function Row(props: {
           {open !== undefined && <Icon name={open ? "down" : "right"} size={12} />}
         </span>
         {!props.isRoot && <Kind kind={kindOf(node)}>{kindWord(node)}</Kind>}
-        <b>{title(node)}</b>
-        <span className="runs-detail">{describe(node)}</span>
+        <b>{spellTurns(title(node))}</b>
+        <span className="runs-detail">{spellTurns(describe(node))}</span>
         {node.status !== "done" && !(props.isRoot && node.status === "done") && (
           <Status status={waits ? "waiting" : node.status} word={isBad(node.status) && !props.isRoot ? shortCode(node) : undefined} />
         )}

@@ -10,6 +10,7 @@ import {
   Empty,
   ErrorNotice,
   SheetTable,
+  spellTurns,
   Status,
   Time,
   toast,
@@ -83,7 +84,7 @@ function TaskView({ task }: { task: Task }) {
   };
   return (
     <div className="teams-sheet">
-      <p className="teams-text">{task.task}</p>
+      <p className="teams-text">{spellTurns(task.task)}</p>
       <Details
         rows={[
           ["State", <Status status={task.state} />],
@@ -96,7 +97,7 @@ function TaskView({ task }: { task: Task }) {
         ]}
       />
       {task.error !== null && <ErrorNotice error={new Error(task.error)} />}
-      {task.result !== null && <p className="teams-text">{task.result}</p>}
+      {task.result !== null && <p className="teams-text">{spellTurns(task.result)}</p>}
       <div className="teams-actions">
         <Link className="btn" href={`/chat/${encodeURIComponent(task.sessionId)}`}>
           Open its session
@@ -124,7 +125,7 @@ const COLUMNS: Column<Task>[] = [
   { id: "state", title: "State", width: "96px", cell: (task) => <Status status={task.state} /> },
   { id: "task", title: "Task", width: "minmax(90px, 3fr)", cell: (task) => task.task },
   { id: "team", title: "Team", width: "minmax(80px, 1fr)", wide: true, cell: (task) => task.team },
-  { id: "source", title: "From", width: "80px", wide: true, cell: (task) => <span className="muted">{task.source}</span> },
+  { id: "source", title: "From", width: "80px", wide: true, cell: (task) => <span className="muted">{spellTurns(task.source)}</span> },
   { id: "owner", title: "Owner", width: "100px", wide: true, cell: (task) => task.owner },
   {
     id: "took",

@@ -19,6 +19,7 @@ import {
   useUrlState,
   type Column,
   type Tone,
+  spellTurns,
 } from "../../components";
 import { seconds, type Occurrence, type Trigger } from "./types";
 
@@ -155,7 +156,7 @@ function TriggerView({ trigger }: { trigger: Trigger }) {
 
 const COLUMNS: Column<Trigger>[] = [
   { id: "state", title: "State", width: "100px", cell: (each) => <TriggerState state={each.state} /> },
-  { id: "name", title: "Trigger", width: "minmax(100px, 1fr)", cell: (each) => <b className="teams-name">{each.name}</b> },
+  { id: "name", title: "Trigger", width: "minmax(100px, 1fr)", cell: (each) => <b className="teams-name">{spellTurns(each.name)}</b> },
   { id: "team", title: "Team", width: "minmax(80px, 1fr)", wide: true, cell: (each) => each.team },
   { id: "type", title: "Type", width: "84px", wide: true, cell: (each) => <span className="muted">{each.type}</span> },
   { id: "task", title: "Task", width: "minmax(100px, 2fr)", wide: true, cell: (each) => each.task },

@@ -4,7 +4,7 @@ import { Link } from "wouter";
 import { api } from "../../api/client";
 import { useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
-import { ErrorNotice, money, relativeTime } from "../../components";
+import { ErrorNotice, money, relativeTime, spellTurns } from "../../components";
 import type { Budget, BudgetAnswer, BudgetSubject } from "./types";
 
 const SHOWN = 12;
@@ -69,7 +69,7 @@ export function BudgetBar({ budget, name, kind }: { budget: Budget; name: string
     <div title={title}>
       <div className="usage-budget-line">
         <span>
-          <b>{name}</b> {name !== "" && <span className="muted small">{kind}</span>}
+          <b>{spellTurns(name)}</b> {name !== "" && <span className="muted small">{kind}</span>}
         </span>
         <span className="muted num">
           {money(budget.spent)} of {money(budget.limit)} {per}

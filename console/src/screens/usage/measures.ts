@@ -1,5 +1,5 @@
 /** What a chart can show: its lines, and how its numbers are written. */
-import { count, duration, money, shortCount } from "../../components";
+import { count, duration, money, shortCount, spellTurns } from "../../components";
 import type { Points, UsageAnswer } from "./types";
 
 export interface Line {
@@ -68,6 +68,6 @@ export function linesOf(measure: Measure, answer: UsageAnswer, selected: number 
 
 export function groupName(group: Record<string, string | null>): string {
   return Object.values(group)
-    .map((value) => value ?? "unknown")
+    .map((value) => spellTurns(value ?? "unknown"))
     .join(" · ");
 }

@@ -1,6 +1,6 @@
 /** The sums above a chart, and the groups beneath it. */
 import { Link } from "wouter";
-import { Button, count, duration, money, shortCount, useUrlState } from "../../components";
+import { Button, count, duration, money, shortCount, spellTurns, useUrlState } from "../../components";
 import { GROUPS, groupName, type Measure } from "./measures";
 import type { UsageAnswer, UsageRow } from "./types";
 
@@ -125,13 +125,13 @@ function GroupCell({ by, value }: { by: string; value: string | null }) {
   if (value === null) return <span className="muted">{by === "operation" ? "not from an agent that works for another" : "unknown"}</span>;
   if (by === "session")
     return (
-      <Link href={`/chat/${encodeURIComponent(value)}`} className="mono" title={value}>
-        {value}
+      <Link href={`/chat/${encodeURIComponent(value)}`} className="mono" title={spellTurns(value)}>
+        {spellTurns(value)}
       </Link>
     );
   return (
-    <span className="mono" title={value}>
-      {value}
+    <span className="mono" title={spellTurns(value)}>
+      {spellTurns(value)}
     </span>
   );
 }
