@@ -53,7 +53,7 @@ function look() {
 async function use(browser, script) {
   const context = await browser.newContext();
   const page = await context.newPage();
-  page.setDefaultTimeout(script.deadlineMs ?? 20_000);
+  page.setDefaultTimeout(script.deadlineMs ?? 100_000);
   const heard = listen(page);
   let failure;
   try {

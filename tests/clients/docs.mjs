@@ -10,7 +10,7 @@ const foreign = [];
 page.on('pageerror', error => complaints.push(String(error)));
 page.on('console', message => message.type() === 'error' && complaints.push(message.text()));
 page.on('request', request => request.url().startsWith(url) || request.url().startsWith('data:') || foreign.push(request.url()));
-page.setDefaultTimeout(60_000);
+page.setDefaultTimeout(100_000);
 
 await page.goto(`${url}/docs`);
 const tabs = await page.locator('.md-tabs__link').allTextContents();

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.clients.behaviours import calculate
-from tests.clients.driver import HERE, player, require
+from tests.clients.driver import HERE, LIMIT, player, require
 from tests.clients.hub import Hub
 from tests.clients.pages import Pages
 from tests.clients.upstream import Upstream
@@ -70,7 +70,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if sdk not in made:
             made[sdk] = tmp_path_factory.mktemp(f"page{sdk}")
             subprocess.run(
-                [require("node"), "page/build.mjs", sdk, made[sdk]], cwd=HERE, check=True, timeout=60
+                [require("node"), "page/build.mjs", sdk, made[sdk]], cwd=HERE, check=True, timeout=LIMIT
             )
         return made[sdk]
 

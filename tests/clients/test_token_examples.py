@@ -69,6 +69,6 @@ def test_the_fastapi_example_gives_its_user_a_token_that_chats_with_the_hub(star
             assert beyond.status_code == 404
     finally:
         app.terminate()
-        app.wait(30)
+        app.wait(120)
         if app.stderr is not None:
             app.stderr.close()
