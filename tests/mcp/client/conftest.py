@@ -44,11 +44,14 @@ class Hub:
 @asynccontextmanager
 async def hub(*specs: ServerSpec, pins: PinStore | None = None, **more: Any) -> AsyncIterator[Hub]:
     registry = Registry()
-    async with (
-        Calls(registry, MemoryLedger()) as calls,
-        McpClient(registry, specs, pin_store=pins, environ=ENVIRON, **more) as servers,
-    ):
-        yield Hub(servers, registry, calls)
+    with pytest.MonkeyPatch.context() as patch:  # servers of a loaded machine take longer to list and to exit
+        patch.setattr("dragoman.mcp.client.connection.PROBE_SECONDS", 60.0)
+        patch.setattr("dragoman.mcp.client.process.EXIT_WAIT_SECONDS", 3.0)
+        async with (
+            Calls(registry, MemoryLedger()) as calls,
+            McpClient(registry, specs, pin_store=pins, environ=ENVIRON, **more) as servers,
+        ):
+            yield Hub(servers, registry, calls)
 
 
 OpenHub: TypeAlias = Callable[..., Any]
@@ -67,7 +70,7 @@ def raw(tmp_path: Path) -> Spec:
     def make(name: str = "raw", *modes: str, **details: Any) -> ServerSpec:
         state = tmp_path / f"{name}.txt"
         command = (sys.executable, "-S", "-E", str(RAW), str(state), *modes)
-        return ServerSpec(name=name, command=command, **details)
+        return ServerSpec(name=name, command=command, **{"connect_timeout": 120, **details})
 
     return make
 

@@ -39,7 +39,7 @@ def lines(tmp_path: Path) -> LineSpec:
 
 @pytest.fixture
 async def opened(lines: LineSpec) -> AsyncIterator[Hub]:
-    async with hub(lines(timeout=20)) as here:
+    async with hub(lines(timeout=120)) as here:
         await here.servers.wait_until_started()
         yield here
 
@@ -182,7 +182,7 @@ async def test_a_schema_that_cannot_be_used_leaves_out_its_tool_and_no_other(lin
 
 
 async def test_why_a_server_failed_is_shown_while_it_starts_again_and_after(open_hub: Any, raw: Any) -> None:
-    async with open_hub(raw("raw", "dies", connect_timeout=5)) as here:
+    async with open_hub(raw("raw", "dies", connect_timeout=120)) as here:
         (failed,) = await here.servers.wait_until_started()
         assert "no configuration" in failed.error
         again = here.servers.reconnect("raw")

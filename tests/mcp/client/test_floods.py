@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.mcp.client import server_supervisor
 from dragoman.mcp.client.flood import ErrorOutput, FloodMeter, TrafficLimits
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations.call_limiter import Rate
@@ -69,7 +70,10 @@ async def test_a_flood_costs_the_hub_a_small_part_of_what_decoding_it_would() ->
     assert dropped < decoded / 3
 
 
-async def test_lists_that_change_all_the_time_are_read_a_few_times_only(until: Any) -> None:
+async def test_lists_that_change_all_the_time_are_read_a_few_times_only(
+    until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_supervisor, "REFRESH_GAP", 60.0)  # the test takes less, on any machine
     async with hub(spec(notification_rate="1000000/second")) as here:
         await here.servers.wait_until_started()
         updates = 0
@@ -85,7 +89,7 @@ async def test_lists_that_change_all_the_time_are_read_a_few_times_only(until: A
         for _ in range(100):
             assert (await here.call("lines.write", {"lines": [LIST_CHANGED], "times": 20})).ok
         await until(lambda: updates > 0)
-        assert updates <= 4
+        assert updates == 1
 
 
 async def test_a_server_that_goes_on_is_quarantined_until_somebody_reconnects_it(until: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 from asyncio import StreamReader, StreamWriter, subprocess
 from collections.abc import AsyncIterator, Callable
@@ -16,16 +15,11 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.mcp.server_spec import ServerSpec
-from tests.waiting import poll
+from tests.ports import free_port
+from tests.waiting import LIMIT, poll
 
 SERVER = str(Path(__file__).with_name("sdk_server.py"))
 WAYS = ("stdio", "http", "sse")
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 async def answers(port: int) -> bool:
@@ -53,7 +47,8 @@ async def serving(way: str, port: int) -> AsyncIterator[subprocess.Process]:
 
 
 @asynccontextmanager
-async def spec_of(way: str, **more: Any) -> AsyncIterator[ServerSpec]:
+async def spec_of(way: str, **details: Any) -> AsyncIterator[ServerSpec]:
+    more = {"connect_timeout": LIMIT, **details}
     if way == "stdio":
         yield ServerSpec(name="sdk", command=(sys.executable, SERVER, "stdio"), **more)
         return
@@ -109,7 +104,7 @@ async def test_a_server_that_went_away_fails_calls_at_once_and_is_found_again(
     async with open_hub(spec) as hub:
         async with serving(way, port) as process:
             hub.servers.reconnect("sdk")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT):
                 while hub.servers.status("sdk").state != "ready":
                     await hub.servers.wait_until_started()
             process.kill()
@@ -282,7 +277,7 @@ async def test_a_server_that_never_answers_over_http_ends_in_a_timeout_and_lets_
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     spec = ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", connect_timeout=0.3)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         async with open_hub(spec) as hub:
             (status,) = await hub.servers.wait_until_started()
             assert (status.state, status.error) == ("failed", "it did not start within 0.3 seconds")
@@ -298,7 +293,7 @@ async def test_an_aborted_call_stops_what_the_server_does_over_every_transport(
         await hub.servers.wait_until_started()
 
         async def see(*wanted: str) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT):
                 while (await hub.call("sdk.waits")).result["result"] != list(wanted):
                     pass
 

@@ -22,18 +22,19 @@ RAW = SERVERS / "raw_server.py"
 SDK = SERVERS / "sdk_server.py"
 LIMIT = 120.0
 PAUSE = 0.01
+PATIENCE: dict[str, Any] = {"connect_timeout": 120}  # seconds: a loaded machine starts programs slowly
 SCOPES = ("--scope", "admin", "--scope", "operations", "--scope", "chat")
 Json = dict[str, Any]
 
 
 def raw(state: Path, *modes: str, **details: Any) -> Json:
     """The configuration of a server that misbehaves, and writes down what it hears."""
-    return {"command": [sys.executable, "-S", "-E", str(RAW), str(state), *modes], **details}
+    return {"command": [sys.executable, "-S", "-E", str(RAW), str(state), *modes], **PATIENCE, **details}
 
 
 def sdk(**details: Any) -> Json:
     """The configuration of a server that the SDK made."""
-    return {"command": [sys.executable, str(SDK), "stdio"], **details}
+    return {"command": [sys.executable, str(SDK), "stdio"], **PATIENCE, **details}
 
 
 def until(true: Callable[[], Any], *, seconds: float = LIMIT) -> Any:

@@ -152,7 +152,7 @@ def test_a_reload_brings_and_takes_servers_and_leaves_the_others_alone(tmp_path:
         hub.settled("comes")
         assert hub.batch("comes.echo")["success"]
         assert hub.batch("goes.echo")["error"]["code"] == "not_found"
-        assert not is_alive(pids(goes)[-1])
+        until(lambda: not is_alive(pids(goes)[-1]))
         assert len(pids(stays)) == 1
         assert is_alive(pids(stays)[0])
 

@@ -142,7 +142,7 @@ def test_definitions_that_change_while_calls_run_leave_no_call_behind(tmp_path: 
             looks = [threads.submit(hub.batch, "pull.look", number=number) for number in range(40)]
             changed = threads.submit(hub.batch, "pull.change")
             looks += [threads.submit(hub.batch, "pull.look", number=number) for number in range(40)]
-            ends = [each.result(30) for each in looks]
+            ends = [each.result(120) for each in looks]
         assert changed.result()["success"]
         codes = {entry["error"]["code"] for entry in ends if not entry["success"]}
         assert codes <= {"not_found", "call_failed"}

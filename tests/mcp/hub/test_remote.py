@@ -14,15 +14,10 @@ import httpx2
 import pytest
 
 from tests.mcp.hub.hub_process import SDK, World, until, world
+from tests.ports import free_port
 
 PATHS = {"http": "mcp", "sse": "sse"}
 HEADER = "Bearer what-only-the-server-may-see"
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @contextmanager
@@ -93,4 +88,4 @@ def test_an_aborted_call_is_ended_in_the_server(way: str, tmp_path: Path) -> Non
         [call] = hub.ask("GET", "/api/calls", params={"status": "running"})["calls"]
         hub.ask("POST", f"/api/calls/{call['id']}/abort")
         until(lambda: hub.batch("far.waits")["result"] == {"result": ["began", "stopped"]})
-        waiting.join(20)
+        waiting.join(120)

@@ -154,7 +154,7 @@ async def post(hub: Hub, message: Any, **headers: str) -> httpx2.Response:
         reply |= {"mcp-name": params["name"]} if "name" in params else {}
     reply |= {name.replace("_", "-"): value for name, value in headers.items()}
     stored = {name: value for name, value in reply.items() if value}
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
         if isinstance(message, bytes):
             return await http.post(hub.url, content=message, headers=stored)
         return await http.post(hub.url, json=message, headers=stored)

@@ -120,7 +120,7 @@ async def test_a_page_of_an_admitted_origin_may_ask_first_and_read_the_answer() 
         "access-control-request-headers": "mcp-method",
     }
     async with served(keys=True, origins=["https://console.example"]) as hub:
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
             response = await http.request("OPTIONS", hub.url, headers=headers)
             stranger = await http.request("OPTIONS", hub.url, headers={"origin": "https://evil.example"})
         read = await post(
@@ -133,7 +133,7 @@ async def test_a_page_of_an_admitted_origin_may_ask_first_and_read_the_answer() 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
 async def test_nobody_comes_in_without_a_key(method: str) -> None:
-    async with served(keys=True) as hub, httpx2.AsyncClient(trust_env=False) as http:
+    async with served(keys=True) as hub, httpx2.AsyncClient(trust_env=False, timeout=60) as http:
         answer = await http.request(method, hub.url)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -151,7 +151,7 @@ async def test_a_stream_that_is_asked_for_again_after_an_event_is_a_new_one() ->
         session = (await post(hub, HELLO)).headers["mcp-session-id"]
         headers = {"mcp-session-id": session, "accept": "text/event-stream", "last-event-id": "7"}
         async with (
-            httpx2.AsyncClient(trust_env=False) as http,
+            httpx2.AsyncClient(trust_env=False, timeout=60) as http,
             http.stream("GET", hub.url, headers=headers) as response,
         ):
             assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream")
@@ -164,7 +164,7 @@ async def test_a_session_is_its_owner_s_only_and_ends_when_it_is_deleted() -> No
         ours = await post(hub, body("ping"), authorization="Bearer me", mcp_session_id=session)
         theirs = await post(hub, body("ping"), authorization="Bearer other", mcp_session_id=session)
         headers = {"authorization": "Bearer me", "mcp-session-id": session}
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
             ended = await http.delete(hub.url, headers=headers)
         after = await post(hub, body("ping"), authorization="Bearer me", mcp_session_id=session)
     assert [answer.status_code for answer in (opened, ours, theirs, ended, after)] == [

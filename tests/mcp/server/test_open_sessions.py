@@ -119,7 +119,7 @@ async def test_no_answer_about_something_else_takes_a_session_out_of_the_count(
         if method == "POST":
             await post(hub, message, **headers)
         else:
-            async with httpx2.AsyncClient(trust_env=False) as http:
+            async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
                 await http.request(method, hub.url, headers=headers)
         assert len(hub.door._sdk_server.sessions) == 2
         await open_session(hub)
