@@ -71,9 +71,13 @@ class Site:
         self._writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        """A connection on which this is sent, its beginning before the server can know of the connection."""
+        client = socket.create_connection(("127.0.0.1", self.port))
+        client.setblocking(False)
+        begun = client.send(sent) if sent else 0
+        reader, writer = await asyncio.open_connection(sock=client)
         self._writers.append(writer)
-        writer.write(sent)
+        writer.write(sent[begun:])
         return reader, writer
 
     async def ask(self, sent: bytes) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,15 +111,29 @@ def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "MAX_BATCH_SECONDS", 0.0)
 
 
+@contextmanager
+def writing_beside_steps(hub: Hub, client: AsgiClient) -> Iterator[list[int]]:
+    """Create a session beside each transaction of a deletion; the statuses of the answers."""
+    statuses: list[int] = []
+    submit = hub.store.retention._submit
+
+    async def submit_and_write(job: Any) -> Any:
+        result, (status, _) = await asyncio.gather(submit(job), client.post("/api/sessions", b"{}"))
+        statuses.append(status)
+        return result
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hub.store.retention, "_submit", submit_and_write)
+        yield statuses
+
+
 @pytest.mark.usefixtures("short_steps")
 async def test_others_write_while_a_long_session_is_deleted(tmp_path: Path) -> None:
     async with long_session(tmp_path, 1_000) as (hub, client):
-        deleting = asyncio.ensure_future(client.request("DELETE", "/api/sessions/long", b""))
-        written = 0
-        while not deleting.done():
-            written += (await client.post("/api/sessions", b"{}"))[0] == 201
-        assert (await deleting)[0] == 204
-        assert written > 5  # one of them waits for the first transaction, and one for the last
+        with writing_beside_steps(hub, client) as statuses:
+            assert (await client.request("DELETE", "/api/sessions/long", b""))[0] == 204
+        assert len(statuses) > 20
+        assert set(statuses) == {201}
         assert (await client.get("/api/sessions/long"))[0] == 404
         assert await read(client) == {"messages": []}
         id = hub_session_id("long", owner=LOCAL.owner)
@@ -203,16 +217,13 @@ async def submit_after(flag: asyncio.Event, submit: Any, job: Any) -> Any:
 async def test_others_write_while_a_long_import_that_was_cut_off_makes_room_for_another(
     tmp_path: Path,
 ) -> None:
-    async with long_session(tmp_path, 1_000, kind="importing") as (_, client):
+    async with long_session(tmp_path, 1_000, kind="importing") as (hub, client):
         file = b'{"format":"dragoman-session","version":1}\n{"id":"m","role":"user","parts":[]}'
-        importing = asyncio.ensure_future(
-            client.request("POST", "/api/sessions/import", file, query=b"id=long")
-        )
-        written = 0
-        while not importing.done():
-            written += (await client.post("/api/sessions", b"{}"))[0] == 201
-        assert (await importing)[0] == 201
-        assert written > 5
+        with writing_beside_steps(hub, client) as statuses:
+            imported = await client.request("POST", "/api/sessions/import", file, query=b"id=long")
+        assert imported[0] == 201
+        assert len(statuses) > 20
+        assert set(statuses) == {201}
         assert ids(await read(client)) == ["m"]
 
 
