@@ -16,6 +16,7 @@ from dragoman.server.app import Hub
 from dragoman.usage_record import UsageRecord
 from tests.providers.servers import CHUNKED, Peer, Received, chunk, ok, serving
 from tests.serving import frames_in, listening
+from tests.waiting import LIMIT
 from tests.wire import anthropic_streams, openai_streams
 
 SSE_HEAD = CHUNKED.replace(b"\r\n\r\n", b"\r\ncontent-type: text/event-stream\r\n\r\n")
@@ -181,7 +182,7 @@ async def served(
         listening(hub) as url,
         httpx2.AsyncClient(
             base_url=url,
-            timeout=30,
+            timeout=LIMIT,
             trust_env=False,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
         ) as http,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.usage_limits import Limits
-from tests.waiting import poll
+from tests.waiting import LIMIT, poll
 
 from .metered_hub import Desk, Site, completion, desk
 
@@ -43,7 +43,7 @@ async def statuses(at: Desk, path: str, key: Mapping[str, str], *, refused: int)
     uploads = {asyncio.ensure_future(send()) for _ in range(5)}
     answered: list[int] = []
     while len(answered) < refused:
-        done, uploads = await asyncio.wait(uploads, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+        done, uploads = await asyncio.wait(uploads, timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
         assert done, "all are still waiting for their bodies"
         answered += [each.result() for each in done]
     for upload in uploads:

@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from dragoman.json_decoding import decode_fields
 from dragoman.server.gateway.responses import socket
 from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
+from tests.waiting import LIMIT
 
 LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 
@@ -24,7 +25,7 @@ LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 async def connected(at: Desk, key: Mapping[str, str] | None = None) -> AsyncIterator[ClientConnection]:
     url = str(at.http.base_url).replace("http://", "ws://")
     async with (
-        asyncio.timeout(60),
+        asyncio.timeout(LIMIT),
         connect(f"{url}/v1/responses", additional_headers=dict(key or {}), proxy=None) as client,
     ):
         yield client
@@ -136,7 +137,7 @@ async def test_a_connection_that_closes_ends_what_it_has_asked_for(tmp_path: Pat
         async with connected(at) as client:
             await send(client, input="a")
             await client.recv()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             await gone.wait()
 
 
