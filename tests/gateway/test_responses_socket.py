@@ -15,8 +15,9 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from dragoman.json_decoding import decode_fields
 from dragoman.server.gateway.responses import socket
-from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
+from tests.gateway.metered_hub import Desk, Site, chunked, completion, desk, holding, refusal, tokens, usage
 from tests.waiting import LIMIT
+from tests.wire import responses_streams
 
 LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 
@@ -74,6 +75,24 @@ async def test_a_connection_remembers_responses_that_are_not_stored(tmp_path: Pa
         assert (unknown["type"], unknown["status"]) == ("error", 400)
         assert unknown["error"]["code"] == "previous_response_not_found"
         assert (await ask(client, input="b"))["type"] == "response.completed"
+
+
+async def test_a_client_that_leaves_with_its_answer_leaves_no_connection_to_the_provider(
+    tmp_path: Path,
+) -> None:
+    """The provider has sent the last event, and not the end of the body."""
+    left = asyncio.Event()
+
+    async def reply(peer: Any, _: Any) -> None:
+        await peer.send(chunked(responses_streams.STREAMS["text"], over=False))
+        await peer.gone()
+        left.set()
+
+    async with desk(tmp_path, up=Site(reply, type="responses")) as at:
+        async with connected(at) as client:
+            assert (await ask(client, input="a"))["type"] == "response.completed"
+        async with asyncio.timeout(LIMIT):
+            await left.wait()
 
 
 async def test_a_stored_response_that_continues_one_that_is_not_is_complete(tmp_path: Path) -> None:

@@ -205,12 +205,14 @@ class RelayedAnswer:
         response, tap = self._response, self._tap
         if response is None:
             return
-        if abandoned:
-            if tap is not None and tap.generation_finished and tap.usage is None:
-                tap.feed(await response.read_for(USAGE_WAIT))
-        elif not response.complete and (self.document is not None if tap is None else tap.done):
-            await response.drain()
-        response.close()
+        try:
+            if abandoned:
+                if tap is not None and tap.generation_finished and tap.usage is None:
+                    tap.feed(await response.read_for(USAGE_WAIT))
+            elif not response.complete and (self.document is not None if tap is None else tap.done):
+                await response.drain()
+        finally:  # the request may be cancelled meanwhile
+            response.close()
 
     async def _handle(self, response: RelayedResponse) -> None:
         """Read until there is something to pass on; raise what another attempt may avoid."""
