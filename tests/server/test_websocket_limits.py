@@ -172,3 +172,13 @@ async def test_fragments_of_a_message_are_joined_as_they_come() -> None:
         assert len(protocol.frames) == 1
         writer.write(masked(FINAL, b"z"))
         assert await reader.readexactly(7) == bytes([FINAL | 1, 5]) + b"10002"
+
+
+@pytest.mark.parametrize("frames", [masked(FINAL | 1, b"\xff"), masked(1, b"\xe2\x82") + masked(FINAL, b"x")])
+async def test_text_that_is_not_utf_8_closes_the_socket_and_logs_no_exception(
+    frames: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened() as (reader, writer, _):
+        writer.write(frames)
+        assert await reader.read() == bytes([FINAL | 8, 2, *(1007).to_bytes(2, "big")])
+    assert [record for record in caplog.records if record.exc_info] == []

@@ -21,6 +21,7 @@ OPTIONS_BY_PATH: Mapping[bytes, Mapping[str, Any]] = {
     b"/api/spoke": {"ws_ping_interval": None},  # its protocol has its own heartbeat
 }
 """What differs from the server's settings."""
+INVALID_DATA = 1007  # a close code of RFC 6455
 FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
 
 
@@ -157,8 +158,22 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
-        """See uvicorn."""
-        super().send_receive_event_to_app()
+        """See uvicorn, which logs a traceback for text that is not UTF-8."""
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                text = self.frames[0].decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.send_close(INVALID_DATA)
+                self.handle_parser_exception()
+                return
+            self.frames = []
+            self.queue.put_nowait({"type": "websocket.receive", "text": text})
+            if not self.read_paused:
+                self.read_paused = True
+                self.transport.pause_reading()
+        else:
+            super().send_receive_event_to_app()
         self.conn.max_message_size = self.config.ws_max_size
 
     def keepalive_timeout(self) -> None:
