@@ -108,10 +108,11 @@ class EventLog:
         self._counts[caller] = self._counts.get(caller, 0) + 1
         follower: EventFollower | None = None
         try:
-            position = await self._events.last_position() if after is None else after
+            newest = await self._events.last_position()
+            position = newest if after is None else after
             follower = EventFollower(self, self._events, wanted=wanted, position=position)
             follower.has_gap = after is not None and await self._is_cut_off(after)
-            self._add(follower)
+            self._add(follower, newest=newest)
             yield follower
         finally:
             if follower is not None:
@@ -196,9 +197,9 @@ class EventLog:
                 for follower in (*interested, *of_session):
                     follower.offer(each)
 
-    def _add(self, follower: EventFollower) -> None:
-        if not self._followers:
-            self._position = follower.position
+    def _add(self, follower: EventFollower, *, newest: EventPosition) -> None:
+        if not self._followers:  # it is read for all, and a client may name a position that is still to come
+            self._position = min(follower.position, newest)
         self._followers.setdefault(follower.wanted.session_id, set()).add(follower)
         self._look()
 
