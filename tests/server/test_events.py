@@ -105,15 +105,19 @@ async def test_a_follower_that_comes_back_gets_what_it_has_missed_once(tmp_path:
             assert names(everything)[:4] == TURN[:4]
 
 
-async def test_a_client_that_names_an_event_to_come_hides_none_from_others(tmp_path: Path) -> None:
-    """As after the restore of a backup."""
+async def test_a_client_that_names_an_event_to_come_is_told_of_a_gap_and_hides_none_from_others(
+    tmp_path: Path,
+) -> None:
+    """As one does that has followed until the hub's data was restored from a backup."""
     async with (
         serving(tmp_path, [{"text": "Good day."}]) as hub,
-        following(hub, "?after=9999999"),
+        following(hub, "?after=9999999") as own,
         following(hub) as events,
     ):
+        assert names(await own.until("reset")) == ["reset"]
         await hub.chat("hi")
-        assert names([*await events.until("run.ended"), *await events.until("message")]) == TURN
+        for each in (own, events):
+            assert names([*await each.until("run.ended"), *await each.until("message")]) == TURN
 
 
 async def test_a_follower_that_is_cut_off_behind_any_event_misses_none(tmp_path: Path) -> None:

@@ -109,10 +109,11 @@ class EventLog:
         follower: EventFollower | None = None
         try:
             newest = await self._events.last_position()
-            position = newest if after is None else after
+            is_unknown = after is not None and after > newest  # of before a backup was restored, or made up
+            position = newest if after is None or is_unknown else after
             follower = EventFollower(self, self._events, wanted=wanted, position=position)
-            follower.has_gap = after is not None and await self._is_cut_off(after)
-            self._add(follower, newest=newest)
+            follower.has_gap = is_unknown or (after is not None and await self._is_cut_off(after))
+            self._add(follower)
             yield follower
         finally:
             if follower is not None:
@@ -197,9 +198,9 @@ class EventLog:
                 for follower in (*interested, *of_session):
                     follower.offer(each)
 
-    def _add(self, follower: EventFollower, *, newest: EventPosition) -> None:
-        if not self._followers:  # it is read for all, and a client may name a position that is still to come
-            self._position = min(follower.position, newest)
+    def _add(self, follower: EventFollower) -> None:
+        if not self._followers:
+            self._position = follower.position
         self._followers.setdefault(follower.wanted.session_id, set()).add(follower)
         self._look()
 
@@ -279,11 +280,11 @@ class EventFollower:
         self.wake()
 
     async def next(self) -> Sequence[HubEvent] | None:
-        """Return the next events; none after a mere `wake()`, None once it is closed."""
+        """Return the next events; none after a mere `wake()` or for a gap, None once it is closed."""
         while not self._is_closed:
             if self._is_behind:
                 found = await self._catch_up()
-                if found:
+                if found or self.has_gap:
                     return found
                 continue  # it may be behind still, or closed meanwhile
             if self._queue:
