@@ -15,7 +15,7 @@ def free_port() -> int:
     """A port of the loopback that is free, and that no other process of the tests gets from here.
 
     A port that was bound to be found, and is free again, may be given to anybody before it is used. The same
-    number of UDP, which nobody uses, stays bound as long as this process lives.
+    number of UDP stays bound as long as this process lives: not for programs that use both, as of HTTP/3.
     """
     while True:
         number = FIRST + next(_numbers) % COUNT

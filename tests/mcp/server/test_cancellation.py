@@ -134,7 +134,7 @@ async def asking(hub: Hub, message: dict[str, Any], **headers: str) -> AsyncIter
     params = message["params"]
     if "io.modelcontextprotocol/protocolVersion" in params["_meta"]:
         reply |= {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": params["name"]}
-    async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=120) as http:
         task = asyncio.create_task(http.post(hub.url, json=message, headers=reply))
         yield task
         task.cancel()
