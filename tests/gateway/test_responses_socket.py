@@ -95,6 +95,22 @@ async def test_a_client_that_leaves_with_its_answer_leaves_no_connection_to_the_
             await left.wait()
 
 
+async def test_a_relayed_answer_with_a_part_of_a_character_is_sent_and_stored(tmp_path: Path) -> None:
+    stream = responses_streams.STREAMS["text"].replace("🦜".encode(), "🦜".encode()[:3])
+    async with desk(tmp_path, up=Site(chunked(stream), type="responses")) as at:
+        async with connected(at) as client:
+            last = await ask(client, input="a", store=True)
+        assert (last["type"], last["response"]["output"][0]["content"][0]["text"]) == (
+            "response.completed",
+            "Hello wörld \ufffd",
+        )
+        body = {"model": "up/m", "input": "a", "stream": True}
+        async with at.http.stream("POST", "/v1/responses", json=body) as response:
+            assert b"response.completed" in await response.aread()
+        stored = (await at.http.get(f"/v1/responses/{last['response']['id']}")).json()
+        assert stored["output"] == last["response"]["output"]
+
+
 async def test_a_stored_response_that_continues_one_that_is_not_is_complete(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(tokens("one"), tokens("two"), completion("three"))) as at:
         async with connected(at) as client:

@@ -73,10 +73,16 @@ class ResponseRecorder:
 
     async def _record_last(self, frame: bytes) -> None:
         try:
-            last = await offload(len(frame), partial(msgspec.json.decode, frame, type=LastEvent))
+            response = await offload(len(frame), partial(read_response, frame))
         except DECODE_ERRORS:  # a server's own event of this name
             return
-        await self._on_response(bytes(last.response))
+        await self._on_response(response)
+
+
+def read_response(frame: bytes) -> bytes:
+    """Return the response object in the last event; parts of characters, of some servers, are replaced."""
+    response = bytes(msgspec.json.decode(frame, type=LastEvent).response)
+    return response.decode(errors="replace").encode()
 
 
 def is_last(frame: bytes) -> bool:

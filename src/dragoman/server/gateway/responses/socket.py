@@ -287,7 +287,7 @@ class SocketEventWriter:
             if not frame.startswith(b"{"):  # `[DONE]`
                 continue
             try:
-                await self._socket.send(self._prefix + frame[1:].decode())
+                await self._socket.send(self._prefix + frame[1:].decode(errors="replace"))
             except SocketClosed:
                 raise ClientDisconnected from None
 
