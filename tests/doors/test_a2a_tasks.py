@@ -88,6 +88,24 @@ async def next_item(lines: Any) -> Json:
     raise AssertionError("the stream has ended")
 
 
+async def test_whoever_subscribes_to_a_task_that_ends_meanwhile_is_told_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, [{"text": ["a ", "b"], "delay": 0.3}]) as hub:
+        task = await begin(hub, "one", "m1")
+        find = hub.hub.runs.find_active
+
+        async def find_late(session_id: str) -> ActiveRun | None:
+            found = await find(session_id)
+            if found is not None:
+                await found.wait_ended()  # behind the look at the task
+            return None
+
+        monkeypatch.setattr(hub.hub.runs, "find_active", find_late)
+        assert await error_of(hub, "SubscribeToTask", {"id": task["id"]}) == -32004
+        assert await state_of(hub, task["id"]) == "COMPLETED"
+
+
 async def test_a_cancel_that_comes_too_late_does_not_stop_the_next_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

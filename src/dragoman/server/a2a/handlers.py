@@ -325,10 +325,12 @@ class A2aHandlers:
     async def _subscribe(
         self, exchange: Exchange, service: TaskService, *, raw: bytes, envelope: StreamEnvelope
     ) -> None:
-        task = await service.find_any(parse_params(raw, TaskParams).id)
+        id = parse_params(raw, TaskParams).id
+        task = await service.find_any(id)
         run = None if isinstance(task, WaitingTask) else await service.active_run(task)
+        if run is None and task.state == "TASK_STATE_WORKING":  # its run may have ended since
+            task = await service.find_any(id)
         if run is None and task.state in TERMINAL_STATES:
-            id = task.queued.id if isinstance(task, WaitingTask) else task.id
             raise A2aError(f"task {id!r} has ended", "UNSUPPORTED_OPERATION", hint="GetTask returns it")
         begun = task if isinstance(task, WaitingTask) else BegunTask(task, run)
         await self._stream(exchange, service, begun=begun, envelope=envelope, is_new=False)
@@ -495,5 +497,4 @@ async def send_rest_error(exchange: Exchange, error: DragomanError) -> None:
     if exchange.response_started or error.status == 401:
         await send_error(exchange, error)
         return
-    status, body = rest_error(error)
-    await exchange.respond(status, body)
+    await exchange.respond(*rest_error(error))
