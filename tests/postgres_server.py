@@ -35,7 +35,7 @@ SETTINGS = {
     "max_wal_senders": "0",
     "wal_level": "minimal",
 }
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 
 
 def find_program(name: str) -> str:

@@ -163,7 +163,9 @@ async def proxied(folder: Path, program: str) -> AsyncIterator[Proxied]:
         url = f"https://127.0.0.1:{port}"
         run, site_for = PROXIES[program]
         with run(folder, site_for(served.url, port, folder)):
-            async with httpx2.AsyncClient(base_url=url, verify=context, timeout=60, trust_env=False) as http:
+            async with httpx2.AsyncClient(
+                base_url=url, verify=context, timeout=LIMIT, trust_env=False
+            ) as http:
                 await until(lambda: answers(http))
                 yield Proxied(served, url, context, http)
 

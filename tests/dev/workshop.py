@@ -13,7 +13,6 @@ from tests.dev.repositories import make_repository
 from tests.serving import Served, serving, write_script
 from tests.waiting import poll, until
 
-LIMIT = 60.0
 WORK: list[Any] = [
     {"tools": [{"name": "files_write", "input": {"path": "login.py", "text": "print('login')\n"}}]},
     {"tools": [{"name": "git_commit", "input": {"message": "Add a login"}}]},

@@ -14,8 +14,6 @@ from tests.faults.subagent_approvals import BATCH, configure
 from tests.serving import Served, ask, hub_of
 from tests.waiting import poll
 
-LIMIT = 120.0
-
 
 async def approvals(hub: Served, status: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = (await hub.http.get(f"/api/approvals?status={status}")).json()["approvals"]

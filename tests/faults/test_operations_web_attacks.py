@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli import program
 from tests.serving import serving
+from tests.waiting import LIMIT
 
 PICTURE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
@@ -37,7 +38,7 @@ async def test_a_page_of_another_site_loads_nothing_of_a_hub_without_keys(tmp_pa
 def test_a_hub_on_any_address_of_this_machine_answers_to_no_foreign_name(tmp_path: Path) -> None:
     with (
         program.serving(tmp_path, {}, "--no-auth", "--host", "127.0.0.2") as hub,
-        httpx2.Client(base_url=hub.url, timeout=60, trust_env=False) as http,
+        httpx2.Client(base_url=hub.url, timeout=LIMIT, trust_env=False) as http,
     ):
         for path in ("/api/sessions", "/mcp"):
             assert http.get(path, headers={"host": "evil.example"}).status_code == 421

@@ -18,7 +18,6 @@ from tests.waiting import poll
 
 SLOW = Path(__file__).parents[1] / "flows" / "slow_operations.py"
 KILLS = rounds(quick=6, thorough=500)
-LIMIT = 60.0
 GATE = {"tools": [{"name": "lab_pass_gate", "input": {}}]}
 WAITING = "select message_id from queued_runs where status = 'queued' order by rank, created_at"
 STORED = "select id from messages where role = 'user' order by position"

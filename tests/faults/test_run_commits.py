@@ -18,7 +18,6 @@ from tests.faults.commits import Copies
 from tests.serving import Served, ask, hub_of
 from tests.waiting import poll
 
-LIMIT = 60.0
 KILLS = rounds(quick=5, thorough=1_000)
 EFFECTS = Path(__file__).with_name("effects.py")
 RUNS = "select 1 from runs"

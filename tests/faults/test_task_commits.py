@@ -19,7 +19,7 @@ from tests.flows.background import send_away
 from tests.serving import Served, hub_of
 from tests.teams.team_hub import call, write_teams
 
-LIMIT = 60.0
+LIMIT = 120.0
 KILLS = rounds(quick=6, thorough=1_000)
 EFFECTS = Path(__file__).with_name("effects.py")
 

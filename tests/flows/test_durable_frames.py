@@ -14,7 +14,7 @@ from tests.databases import query
 from tests.serving import Served, ask, serving, text_of
 from tests.waiting import until
 
-DEADLINE = 60.0
+DEADLINE = 120.0
 TOOL = {"name": "confirm", "description": "Ask.", "inputSchema": {"type": "object"}}
 AGENTS = {"default": {"client_tools": [TOOL]}}
 CALLS = {"tools": [{"name": "confirm", "id": "c1", "input": {"n": 1}}, {"name": "confirm", "id": "c2"}]}

@@ -20,7 +20,7 @@ from tests.gateway.metered_hub import desk
 from tests.server.test_key_endings import Upstream
 from tests.server.test_sockets import connected, create
 from tests.serving import Served, ask, frames_in, serving, text_of
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 
 class HeldWriter:
@@ -33,7 +33,7 @@ class HeldWriter:
     async def __aenter__(self) -> HeldWriter:
         def wait(_: DatabaseConnection) -> None:
             self._reached.set()
-            self._gate.wait(60)
+            self._gate.wait(LIMIT)
 
         self._writing = asyncio.ensure_future(self._store.write(wait))
         await until(self._reached.is_set)

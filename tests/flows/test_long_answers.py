@@ -21,7 +21,7 @@ from dragoman.server.http.listener import bind_listener
 from dragoman.store.sessions.messages import MessageRepository, PartChanges
 from dragoman.store.sessions.spill_file import SpillFile
 from tests.serving import ask, frames_in, serving, text_of
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 PICTURE = "data:image/png;base64," + "A" * 60_000
 CHUNK = "x" * 50_000
@@ -111,7 +111,7 @@ async def test_a_reader_that_takes_nothing_is_disconnected_and_the_run_goes_on(t
         async with hub.http.stream("POST", "/api/chat", json=ask("go")):
             run = hub.active_run()
             assert run is not None
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(LIMIT):
                 await run.done.wait()
         assert len((await hub.messages())[1]["parts"][1]["text"]) == 10_000_000
 
@@ -196,7 +196,7 @@ async def test_a_disk_that_does_not_answer_stops_only_the_answers_that_need_it(
 
     def wait(file: SpillFile, *arguments: Any) -> Any:
         blocked.set()
-        assert released.wait(60)
+        assert released.wait(LIMIT)
         return work(file, *arguments)
 
     monkeypatch.setattr(SpillFile, method, wait)

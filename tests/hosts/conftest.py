@@ -16,7 +16,7 @@ from tests.hosts.postgres_proxy import PostgresProxy, proxied
 from tests.postgres_server import shared_server
 from tests.serving import Served, serving
 
-TIMEOUT = 60.0
+TIMEOUT = 120.0
 collect_ignore = [] if PROFILE == "thorough" else ["test_full_disk.py"]
 
 
