@@ -19,6 +19,7 @@ from dragoman.identity import LOCAL
 from dragoman.messages import Message, TextPart
 from dragoman.runs.run_queue import RunQueue
 from dragoman.server.app import Hub
+from dragoman.server.app.background_jobs import RetentionPurge
 from dragoman.session_ids import hub_session_id
 from dragoman.store import retention
 from dragoman.store.hub_events import EventPosition
@@ -35,6 +36,16 @@ MESSAGES = rounds(quick=25_000, thorough=50_000)
 PATH = "/api/sessions/long/messages"
 CHAT = '{"id":"long","messages":[{"id":"n%d","role":"user","parts":[{"type":"text","text":"hi"}]}]%s}'
 AG_UI = '{"threadId":"long","runId":"r","messages":[{"id":"n%d","role":"user","content":"hi"}]}'
+
+
+@pytest.fixture(autouse=True)
+def no_purge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The purge at a hub's start would finish the deletions that are cut off here."""
+
+    async def wait(_: RetentionPurge) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(RetentionPurge, "run", wait)
 
 
 @asynccontextmanager
