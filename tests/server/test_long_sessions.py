@@ -199,10 +199,10 @@ async def test_a_message_that_is_queued_in_a_session_that_is_being_deleted_makes
             patched.setattr(hub.store.sessions, "get_own", find_and_hide)
             assert (await client.post("/api/chat", body))[0] == 202
             assert (await hub.store.queued_runs.list(id))[0].message_id == "n1"
-        session = await hub.store.sessions.get(id)
-        assert session is not None
-        assert session.title == "hi"
-        assert await hub.store.messages.list(id) == []
+            session = await hub.store.sessions.get(id)
+            assert session is not None
+            assert session.title == "hi"
+            assert await hub.store.messages.list(id) == []
 
 
 async def test_a_session_that_is_made_anew_while_it_is_deleted_keeps_its_messages(tmp_path: Path) -> None:
