@@ -370,7 +370,7 @@ class Connection:
         text = json.dumps(frame)
         try:
             if self._socket is None:
-                self._socket = await connect(self._url)
+                self._socket = await connect(self._url, ping_interval=None)
                 self._drain = asyncio.create_task(self._read(self._socket))
                 for each in self._first:
                     await self._socket.send(json.dumps(each))
@@ -427,7 +427,7 @@ async def send_turns(hub: Served) -> None:
         for variant in thinned(variants({"sessionId": "s", "turnId": "?", **frame}), quick=193, thorough=11)
     ]
     for start in range(0, len(cases), 45):  # a connection may send a hundred wrong frames
-        async with connect(f"{hub.url.replace('http', 'ws', 1)}/api/runners") as socket:
+        async with connect(f"{hub.url.replace('http', 'ws', 1)}/api/runners", ping_interval=None) as socket:
             await socket.send(json.dumps({"type": "hello", "protocol": 1, "sessions": ["s"]}))
             for at, variant in cases[start : start + 45]:
                 chat = asyncio.create_task(hub.chat("go", session="s", id=f"u{start}-{at}-{id(variant)}"))

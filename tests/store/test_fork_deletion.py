@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import NotFound
+from dragoman.errors import Conflict, NotFound
 from dragoman.identity import Identity
 from dragoman.messages import Message, TextPart
 from dragoman.store import retention, shared_messages
@@ -170,6 +170,30 @@ async def test_forks_change_and_the_id_is_used_while_a_session_is_deleted(
     for id in ("s", "f", "h", "new"):
         assert await store.session_deletion.delete(id)
     assert [row for table in TABLES for row in place.query(f"SELECT * FROM {table}")] == []
+
+
+async def test_an_id_is_used_again_also_when_its_deletion_ends_just_after_it_was_taken(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_forks(store)
+
+    async def create() -> None:
+        try:
+            await store.sessions.create(session())
+        except Conflict:
+            assert await store.session_deletion.finish("s")
+            raise
+
+    async def use_again(number: int) -> None:
+        if number == 1:
+            monkeypatch.undo()  # what follows goes through its own steps
+            await store.session_deletion.make_room("s", create)
+
+    after_each_step(store, monkeypatch, use_again)
+    assert await store.session_deletion.delete("s", by=ANN)
+    assert await store.messages.list("s") == []
+    with pytest.raises(Conflict):
+        await store.session_deletion.make_room("s", lambda: store.sessions.create(session()))
 
 
 async def test_an_expired_session_keeps_what_forks_share(store: Store, place: Place) -> None:

@@ -91,12 +91,11 @@ class SessionDeletion:
         return True
 
     async def make_room(self, id: str, create: Callable[[], Awaitable[T]]) -> T:
-        """Return what `create` returns; called once more if what it conflicts with is being deleted."""
+        """Return what `create` returns; called once more behind the deletion of what it conflicts with."""
         try:
             return await create()
         except Conflict:
-            if not await self.finish(id):
-                raise
+            await self.finish(id)  # its deletion may also have ended since
             return await create()
 
     def _begin(
