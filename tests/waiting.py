@@ -1,4 +1,4 @@
-"""Wait for what nothing tells of, and leave the processor to what is waited for; let time pass at once."""
+"""Wait for what nothing tells of, and leave the processor to what is waited for."""
 
 from __future__ import annotations
 
@@ -33,10 +33,3 @@ async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
         while not (found := await look()):  # noqa: ASYNC110
             await asyncio.sleep(min(LONGEST_PAUSE, (loop.time() - started) / 10))
     return found
-
-
-def pass_time(seconds: float) -> None:
-    """Let so many seconds pass at once for the timers of the running event loop."""
-    loop = asyncio.get_running_loop()
-    read_time = loop.time
-    vars(loop)["time"] = lambda: read_time() + seconds

@@ -14,7 +14,8 @@ from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, current, operation
 from dragoman.operations.ledger import CallCompletion, CallRecord, MemoryLedger
 from dragoman.operations.outcome import CallStatus
-from tests.waiting import LIMIT, pass_time
+from tests.loop_clock import LoopClock
+from tests.waiting import LIMIT
 
 
 class Site:
@@ -172,7 +173,7 @@ async def test_a_call_is_stopped_at_its_own_timeout() -> None:
     async with Calls(Registry(slow), here.ledger) as calls, asyncio.timeout(LIMIT):
         calling = asyncio.create_task(calls.call("t.slow", context=Context()))
         await here.all_began.wait()
-        pass_time(51)
+        LoopClock().set_ahead(51)
         outcome = await calling
     assert outcome.to_json()["error"] == {
         "code": "call_timeout",
@@ -212,7 +213,7 @@ async def test_a_deadline_ends_the_children_too() -> None:
         deadline = asyncio.get_running_loop().time() + 50
         calling = asyncio.create_task(calls.call("t.root", context=Context(deadline=deadline)))
         await here.all_began.wait()
-        pass_time(50)
+        LoopClock().set_ahead(50)
         outcome = await calling
         assert outcome.error is not None
         assert outcome.error.code == "call_timeout"

@@ -17,7 +17,8 @@ from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.registry import Registry
-from tests.waiting import LIMIT, pass_time
+from tests.loop_clock import LoopClock
+from tests.waiting import LIMIT
 
 
 class World:
@@ -113,7 +114,7 @@ async def test_a_deadline_ends_what_called_an_operation_that_will_not_be_cancell
         deadline = asyncio.get_running_loop().time() + 50
         calling = made.begin("x.stubborn", Context(deadline=deadline))
         await made.reached("x.deaf")
-        pass_time(50)
+        LoopClock().set_ahead(50)
         outcome = await calling
         assert outcome.status == "failed"
         assert outcome.error is not None
