@@ -106,17 +106,15 @@ class Console:
 
 
 class HeldRequest:
-    """A request that waits in the browser. The end of the `with` block waits for it to be made."""
+    """The first request with a pattern from now on waits in the browser; the end of `with` waits for it."""
 
     def __init__(self, page: Page, pattern: str) -> None:
         self._page = page
         self._pattern = pattern
         self._routes: list[Route] = []
-        self._requested = page.expect_request(pattern)
 
     def __enter__(self) -> HeldRequest:
         self._page.route(self._pattern, self._hold)
-        self._requested.__enter__()
         return self
 
     def _hold(self, route: Route) -> None:
@@ -126,13 +124,14 @@ class HeldRequest:
             self._routes.append(route)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
-        self._requested.__exit__(kind, error, at)
-        while not self._routes:
+        deadline = time.monotonic() + WAIT / 1000
+        while error is None and not self._routes:
             self._page.evaluate("0")  # Playwright handles what has happened meanwhile
+            assert time.monotonic() < deadline, f"no request to {self._pattern}"
 
     def read(self) -> APIResponse:
         """The answer of the hub as it is now; the browser gets it later."""
-        return self._page.request.get(self._routes[0].request.url)
+        return self._routes[0].fetch()
 
     def answer(self, response: APIResponse) -> None:
         """Answer the request with what the hub answered before."""

@@ -387,6 +387,7 @@ def test_whoever_signs_in_next_sees_nothing_of_the_one_before(hub: Hub, browser:
     page = Console(hub, context.new_page()).open_list("/runs")
     expect(page.get_by_role("row").nth(1)).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("navigation")).to_have_count(0)  # the list is gone, and reads nothing more
     with HeldRequest(page, "**/api/calls?*") as request:
         page.get_by_label("Key").fill(secret)
         page.keyboard.press("Enter")

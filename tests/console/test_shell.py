@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.clients import hub as hubs
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, sign_in
+from tests.console.browsing import Console, HeldRequest, sign_in
 from tests.console.conftest import StartConsole
 from tests.console.full_hub import start_empty
 
@@ -50,6 +50,34 @@ def test_a_person_signs_in_with_a_key_goes_to_each_screen_and_signs_out(hub: Hub
     expect(page.get_by_label("Key")).to_be_visible()
     assert console.problems == []
     context.close()
+
+
+def test_who_signs_out_is_not_asked_to_sign_in_again(console: Console) -> None:
+    """Requests are refused before the answer to the sign-out is there."""
+    console.expected_errors = {401}
+    page = console.open_list("/runs")
+    with HeldRequest(page, "**/api/console/session") as sign_out:
+        page.get_by_role("button", name="Sign out").click()
+    answer = sign_out.read()
+    with page.expect_response(lambda response: response.status == 401):
+        console.go("/keys")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    sign_out.answer(answer)
+    expect(page.get_by_role("navigation")).to_have_count(0)
+    page.get_by_label("Key").fill(console.hub.key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    expect(page.get_by_role("row", name="ann").first).to_be_visible()
+
+
+def test_who_cannot_sign_out_reads_why(console: Console) -> None:
+    console.expected_errors = {503}
+    page = console.open_list("/runs")
+    refusal = {"error": {"code": "unavailable", "message": "The database is down."}}
+    page.route("**/api/console/session", lambda route: route.fulfill(status=503, json=refusal))
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("status").filter(has_text="The database is down.")).to_be_visible()
+    expect(page.get_by_role("navigation").first).to_be_visible()
 
 
 def test_a_link_opens_the_console_signed_in_once(hub: Hub, browser: Browser) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from dragoman.store import sqlite
 from dragoman.store.hosts.host_folder import ANSWERS_FOLDER
-from tests.faults.test_usage_database_down import Trouble, busy, replaced
+from tests.faults.test_usage_database_down import Trouble, busy
+from tests.moved_database import replaced
 from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import poll, until
 
@@ -78,10 +79,10 @@ async def test_what_was_told_in_an_outage_survives_a_crash_in_it(tmp_path: Path,
         with trouble(tmp_path / "hub"):
             assert frames_in((await task).text)[-1]["finishReason"] == "stop"
             shutil.copytree(tmp_path / "hub", tmp_path / "crashed" / "hub", ignore=without_lock)
+            if trouble is replaced:
+                shutil.copytree(tmp_path / "hub away", tmp_path / "crashed" / "hub", dirs_exist_ok=True)
         await up(hub)
     crashed = tmp_path / "crashed" / "hub"
-    for file in (crashed / "away").glob("*"):
-        file.replace(crashed / file.name)
     async with serving(tmp_path / "crashed", [LATER]) as hub:
         messages = await hub.messages()
         assert texts(messages) == [WHOLE]

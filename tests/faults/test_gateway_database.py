@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,8 +18,10 @@ from dragoman.server.app import Hub
 from dragoman.store import sqlite
 from dragoman.store.store import DATABASE_FILE
 from tests.faults.gateway_upstream import DEADLINE, OPENAI, PATHS, Way, ask, opened, provider
-from tests.faults.test_usage_database_down import busy, replaced
+from tests.faults.test_usage_database_down import busy
+from tests.moved_database import replaced, unreadable
 from tests.providers.servers import Peer, ok, serving
+from tests.waiting import until
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 WAY = Way("openai", "openai")
@@ -94,21 +96,6 @@ async def rooms(folder: Path, url: str) -> AsyncIterator[Rooms]:
         yield Rooms(hub, http)
 
 
-@contextmanager
-def unreadable(folder: Path) -> Iterator[None]:
-    """Nobody may open the file: it is a folder."""
-    away = folder / "away"
-    away.mkdir()
-    for file in folder.glob(DATABASE_FILE + "*"):
-        file.rename(away / file.name)
-    (folder / DATABASE_FILE).mkdir()
-    yield
-    (folder / DATABASE_FILE).rmdir()
-    for file in away.iterdir():
-        file.rename(folder / file.name)
-    away.rmdir()
-
-
 async def check_down(it: Rooms, *, existing: str, unknown: str) -> list[str]:
     """A key that was seen goes on at both doors, another does not, and all else says 503; the requests."""
     answers = [await it.ask(existing), await it.ask(existing, PATHS["anthropic"])]
@@ -166,6 +153,7 @@ async def test_a_database_that_goes_down_and_up_again_loses_and_repeats_nothing(
             assert {answer.status_code for answer in answers} == {200}
             request_ids += [answer.headers["x-request-id"] for answer in answers]
             if trouble is not busy:  # it can be read then, and knows the keys
+                await until(lambda: not it.hub.store.database.is_up)  # seen as the usage is written
                 request_ids += await check_down(it, existing=existing, unknown=unknown)
                 assert (await it.ready())[0] == 503
         await it.up()

@@ -15,7 +15,8 @@ from dragoman.store import sqlite
 from tests.answer_gate import Gate
 from tests.faults import operations_chain
 from tests.faults.operations_hub import Json, batch, words
-from tests.faults.test_usage_database_down import busy, replaced
+from tests.faults.test_usage_database_down import busy
+from tests.moved_database import replaced
 from tests.serving import Served, serving
 from tests.waiting import until
 

@@ -32,7 +32,7 @@ from tests.effort import rounds, rows
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, failed, play, speech_at, talk
 from tests.faults.gateway_process import started
 from tests.faults.gateway_upstream import MAIN, SPEECHES, WAYS, Speech, Way, ask, complete, data, rows_of
-from tests.faults.test_usage_database_down import replaced
+from tests.moved_database import replaced
 from tests.providers.servers import Peer, Received, ok, serving
 from tests.serving import listening
 from tests.waiting import LIMIT

@@ -25,12 +25,12 @@ from dragoman.store import sqlite
 from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.usage_limits import Limits
 from dragoman.usage_record import UsageRecord
+from tests.moved_database import garbage, replaced
 
 DEADLINE = 120.0
 NOON = 1_795_348_800.0
 ANN = Identity(owner="ann", key_id="k")
 CENT = Price(name="test/cent", rates=(TokenRates(input=0, output=10_000_000_000),))  # one token, one cent
-DIARY = "Dear diary, " * 1_000
 CENTS = 10_000_000
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -49,29 +49,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others' locks are waited for a moment only, and what was refused is soon tried again."""
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     monkeypatch.setattr(usage_ledger, "RETRY_SECONDS", 0.05)
-
-
-@contextmanager
-def garbage(folder: Path) -> Iterator[None]:
-    """The file is something else for a while."""
-    (folder / DATABASE_FILE).write_text(DIARY)
-    yield
-    assert (folder / DATABASE_FILE).read_text() == DIARY
-    (folder / DATABASE_FILE).unlink()
-
-
-@contextmanager
-def replaced(folder: Path) -> Iterator[None]:
-    """Somebody moves the file away and puts another one there, and back."""
-    away = folder / "away"
-    away.mkdir()
-    for file in folder.glob(DATABASE_FILE + "*"):
-        file.rename(away / file.name)
-    with garbage(folder):
-        yield
-    for file in away.iterdir():
-        file.rename(folder / file.name)
-    away.rmdir()
 
 
 @contextmanager

@@ -15,11 +15,12 @@ from dragoman.errors import StoreError, Unavailable
 from dragoman.store import sqlite
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.database import Database
+from dragoman.store.outage import Outage, OutageMonitor
 from dragoman.store.sqlite import SQLiteBackend, SQLiteConnection
 from dragoman.store.store import DATABASE_FILE, Store
+from tests.moved_database import DIARY, garbage, gone, replaced
 from tests.store.samples import session
 
-DIARY = "Dear diary, " * 1_000
 DEADLINE = 120.0
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -35,16 +36,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def opened(folder: Path) -> AsyncIterator[Store]:
     async with await Store.open(folder, tolerate_outages=True) as store:
         yield store
-
-
-@contextmanager
-def garbage(folder: Path) -> Iterator[None]:
-    """The file is something else for a while."""
-    folder.mkdir(exist_ok=True)
-    (folder / DATABASE_FILE).write_text(DIARY)
-    yield
-    assert (folder / DATABASE_FILE).read_text() == DIARY
-    (folder / DATABASE_FILE).unlink()
 
 
 @contextmanager
@@ -95,19 +86,6 @@ def truncated(folder: Path) -> Iterator[None]:
     yield
     assert (folder / DATABASE_FILE).read_bytes() == b""
     (folder / DATABASE_FILE).write_bytes(whole)
-
-
-@contextmanager
-def replaced(folder: Path) -> Iterator[None]:
-    """Somebody moves the file away and puts another one there, and back."""
-    away = folder.with_name("away")
-    away.mkdir()
-    for file in folder.glob(DATABASE_FILE + "*"):
-        file.rename(away / file.name)
-    with garbage(folder):
-        yield
-    for file in away.iterdir():
-        file.rename(folder / file.name)
 
 
 def rising(database: Database) -> asyncio.Event:
@@ -172,6 +150,34 @@ async def test_a_reader_notices_too_that_the_file_is_gone(tmp_path: Path) -> Non
             with pytest.raises(StoreError, match=r"moved or replaced|not a database"):
                 await store.sessions.get("s")
             await refuses(store.database, reading=True)
+        await asyncio.wait_for(up.wait(), DEADLINE)
+        assert await store.sessions.get("s") == session()
+
+
+async def test_a_file_that_is_gone_is_waited_for_and_not_created_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on a disk that comes back, and what is written meanwhile would be hidden under it."""
+    folder = tmp_path / "data"
+    async with opened(folder) as store:
+        await store.sessions.create(session())
+        up = rising(store.database)
+        retried = asyncio.Event()
+        apply = OutageMonitor._apply_retry
+
+        def note_retry(monitor: OutageMonitor, outage: Outage | None) -> None:
+            apply(monitor, outage)
+            retried.set()
+
+        monkeypatch.setattr(OutageMonitor, "_apply_retry", note_retry)
+        with gone(folder):
+            for reading in (store.sessions.list("ann"), store.sessions.create(session("t"))):
+                with pytest.raises((StoreError, Unavailable), match="the file is gone") as raised:
+                    await reading
+                assert str(raised.value.hint).startswith("bring it back")
+            await asyncio.wait_for(retried.wait(), DEADLINE)
+            await refuses(store.database, reading=True)
+            assert not (folder / DATABASE_FILE).exists()
         await asyncio.wait_for(up.wait(), DEADLINE)
         assert await store.sessions.get("s") == session()
 

@@ -26,13 +26,16 @@ export class HubError extends Error {
 }
 
 let csrf: string | null = null;
+let signIns = 0;
 let onUnauthorized: () => void = () => undefined;
 
-/** Called by the sign-in: the token of the session, and what to do when it has ended. */
+/** Called by the sign-in: the token of the session. A request that was sent before ends no later sign-in. */
 export function setCredentials(token: string | null): void {
   csrf = token;
+  signIns += 1;
 }
 
+/** What to do when the hub refuses a request because the sign-in has ended. */
 export function setOnUnauthorized(callback: () => void): void {
   onUnauthorized = callback;
 }
@@ -50,6 +53,7 @@ export async function send(method: string, path: string, options: RequestOptions
   const headers: Record<string, string> = { ...options.headers };
   if (csrf !== null && method !== "GET") headers["x-dragoman-csrf"] = csrf;
   if (options.body !== undefined) headers["content-type"] = "application/json";
+  const sentIn = signIns;
   let response: Response;
   try {
     response = await fetch(apiUrl(path, options.query), {
@@ -64,12 +68,12 @@ export async function send(method: string, path: string, options: RequestOptions
     throw new HubError(0, "unreachable", "The hub does not answer.", "Is `dragoman serve` running?");
   }
   noteDate(response.headers.get("date"));
+  if (response.status === 401 && sentIn === signIns) onUnauthorized();
   if (response.status >= 400) throw await errorOf(response);
   return response;
 }
 
 async function errorOf(response: Response): Promise<HubError> {
-  if (response.status === 401) onUnauthorized();
   try {
     const { error } = (await response.json()) as { error: Record<string, unknown> };
     const { code, message, hint, ...details } = error;

@@ -72,6 +72,7 @@ export function SessionGate(props: {
   const [state, setState] = useState<State>({ at: "loading" });
   const queries = useQueryClient();
   const current = useRef<SessionAnswer | null>(null);
+  const leaving = useRef(false); // signing out: requests may be refused before the answer to that is there
   const accept = useCallback((answer: SessionAnswer) => {
     if (current.current !== null && !isSame(current.current, answer)) {
       reloadForAnother();
@@ -99,6 +100,7 @@ export function SessionGate(props: {
     };
     setOnUnauthorized(() => {
       // A wrong key is told where it was typed; what ends a sign-in leads back to the form.
+      if (leaving.current) return;
       setState((now) => (now.at === "in" && now.answer.keysRequired && !now.ended ? { ...now, ended: true } : now));
     });
     const link = takeLink();
@@ -119,7 +121,14 @@ export function SessionGate(props: {
     ...answer,
     can: (scope) => answer.scopes.includes(scope),
     signOut: async () => {
-      await api.delete(PATH);
+      leaving.current = true;
+      try {
+        await api.delete(PATH);
+      } catch (error) {
+        if (!(error instanceof HubError && error.status === 401)) throw error; // that sign-in has ended before
+      } finally {
+        leaving.current = false;
+      }
       TABS.postMessage("signed out");
       setCredentials(null);
       sessionStorage.clear();

@@ -4,8 +4,8 @@ import { useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "../api/client";
 import { useInvalidate, useStreamStarted } from "../api/events";
-import { useSession } from "../api/session";
-import { Button, Dialog, Icon, type IconName } from "../components";
+import { useSession, type Session } from "../api/session";
+import { Button, Dialog, Icon, toastError, type IconName } from "../components";
 import { SCREENS, type Screen } from "./screens";
 import { applyTheme, currentTheme, THEMES, type Theme } from "./theme";
 
@@ -18,6 +18,11 @@ export function Logo() {
       <path d="M14 8v.01" />
     </svg>
   );
+}
+
+/** Sign out; if the hub does not answer, say so, since whoever comes next would be signed in. */
+export function signOut(session: Session): void {
+  session.signOut().catch(toastError);
 }
 
 /** How many approvals and questions wait; live. */
@@ -66,7 +71,7 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
           <ThemeButton />
           <Button look="quiet" icon="help" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={onKeys} />
           {session.keysRequired && (
-            <Button look="quiet" icon="out" aria-label="Sign out" title="Sign out" onClick={() => void session.signOut()} />
+            <Button look="quiet" icon="out" aria-label="Sign out" title="Sign out" onClick={() => signOut(session)} />
           )}
         </div>
       </nav>
@@ -92,7 +97,7 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
             <span className="me-name">{session.owner}</span>
             <ThemeButton />
             {session.keysRequired && (
-              <Button look="quiet" icon="out" onClick={() => void session.signOut()}>
+              <Button look="quiet" icon="out" onClick={() => signOut(session)}>
                 Sign out
               </Button>
             )}

@@ -5,6 +5,7 @@ import { useLocation } from "wouter";
 import { api } from "../api/client";
 import { useSession } from "../api/session";
 import { Dialog, Icon, spellTurns, type IconName } from "../components";
+import { signOut } from "./navigation";
 import { SCREENS } from "./screens";
 import { applyTheme, THEMES } from "./theme";
 
@@ -138,7 +139,7 @@ function useChoices(text: string, onKeys: () => void): { choices: Choice[]; isSe
     }
     choices.push({ id: "keys", icon: "help", text: "Keyboard shortcuts", kind: "setting", run: onKeys });
     if (session.keysRequired) {
-      choices.push({ id: "out", icon: "out", text: "Sign out", kind: "setting", run: () => void session.signOut() });
+      choices.push({ id: "out", icon: "out", text: "Sign out", kind: "setting", run: () => signOut(session) });
     }
     return choices.filter((choice) => choice.kind !== "setting" || fits(choice.text));
   }, [wanted, found, session, go, onKeys]);

@@ -75,7 +75,9 @@ OUTAGE_ERRORS = (
 DIALECT = dialect(paramstyle="named")
 POSITIONAL_DIALECT = dialect(paramstyle="qmark")
 EMPTY = "EMPTY"
+MISSING = "MISSING"
 HINTS = {
+    MISSING: "bring it back, or restart the hub to start with a new database",
     EMPTY: "restore it from a backup, or delete it to start with a new database",
     "SQLITE_BUSY": "another process has locked the database; try again",
     "SQLITE_CANTOPEN": "check that the folder exists and that this user may write to it",
@@ -100,6 +102,15 @@ class EmptyDatabaseFile(OSError):
 
     def __init__(self) -> None:
         super().__init__(errno.ENODATA, self.reason)
+
+
+class MissingDatabaseFile(OSError):
+    """The database's file is gone. A hub that has used it creates no other: it may come back."""
+
+    reason = "the file is gone"
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOENT, self.reason)
 
 
 class SQLiteConnection:
@@ -165,18 +176,22 @@ class SQLiteBackend:
         self._exclusive = exclusive
         self._lock = ExitStack()
         self._is_locked = False
+        self._was_prepared = False
 
     def prepare(self) -> None:
         """Create the folder and the file, lock the folder if `exclusive`, create or migrate the schema.
 
-        The lock stays when the rest fails, so that no other hub takes the folder while this one retries.
+        The file is created once: one that has gone since may be on a disk that comes back. The lock stays
+        when the rest fails, so that no other hub takes the folder while this one retries.
         """
         try:
             make_database_folder(self._path)
             if self._exclusive and not self._is_locked:
                 self._lock.enter_context(lock_folder(self._path.parent))
                 self._is_locked = True
-            return self._upgrade_schema()
+            self._upgrade_schema()
+            self._was_prepared = True
+            return
         except Exception as error:  # noqa: BLE001 - raised below
             failure = self.translate_error(error)
         raise failure
@@ -262,6 +277,8 @@ class SQLiteBackend:
                 return Conflict(f"the database refused a row: {error}")
             case sqlite3.Error():
                 return self._store_error(str(error), kind=error_kind(error))
+            case MissingDatabaseFile():
+                return self._store_error(error.reason, kind=MISSING)
             case EmptyDatabaseFile():
                 return self._store_error(error.reason, kind=EMPTY)
             case OSError():
@@ -275,12 +292,13 @@ class SQLiteBackend:
         return refusal
 
     def _create_file(self) -> None:
-        """Create the file with its tables if there is none. It appears whole, so an empty one is a loss.
+        """Create the file with its tables if there never was one. It appears whole: an empty one is a loss.
 
-        Raises EmptyDatabaseFile. SQLite would take an empty file for a new database, and delete its journal.
+        Raises EmptyDatabaseFile and MissingDatabaseFile. SQLite would take an empty file for a new database,
+        and delete its journal.
         """
         folder = self._path.with_name(f"{self._path.name}.new")
-        if not self._path.exists() or folder.exists():
+        if not self._was_prepared and (not self._path.exists() or folder.exists()):
             with creating(folder):
                 if not self._path.exists():
                     write_empty_database(folder / self._path.name)
@@ -288,8 +306,11 @@ class SQLiteBackend:
         file_identity(self._path)
 
     def _open(self) -> sqlite3.Connection:
+        """Open the file; sqlite3 would create one that is empty if there is none."""
+        file_identity(self._path)
         return sqlite3.connect(
-            self._path,
+            f"{self._path.absolute().as_uri()}?mode=rw",
+            uri=True,
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
@@ -394,8 +415,11 @@ def write_unchanged(connection: SQLiteConnection) -> None:
 
 
 def file_identity(path: Path) -> tuple[int, int]:
-    """Return the device and inode of the file at `path`. Raises EmptyDatabaseFile."""
-    status = path.stat()
+    """Return the device and inode of the file at `path`. Raises EmptyDatabaseFile, MissingDatabaseFile."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise MissingDatabaseFile from None
     if status.st_size == 0:
         raise EmptyDatabaseFile
     return status.st_dev, status.st_ino
