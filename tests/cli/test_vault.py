@@ -31,6 +31,13 @@ def test_a_secret_of_a_team_is_set_listed_and_deleted_without_its_value(
     listed = run("vault", "list", *place)
     assert "mail.*, web.fetch" in listed.out
     assert '"handle": "secret:mailer"' in run("vault", "list", "--json", *place).out
+    bound = run("vault", "bind", "mailer", "--to", "api.example.com", *place)
+    assert "secret:mailer of the team press may be sent to: https://api.example.com" in bound.err
+    listed = run("vault", "list", *place)
+    assert "https://api.example.com" in listed.out
+    assert run("vault", "bind", "other", "--to", "api.example.com", *place).code == 1
+    assert run("vault", "bind", "mailer", "--to", "https://a.example/path", *place).code == 1
+    assert "no address" in run("vault", "bind", "mailer", *place).err
     assert VALUE not in made.out + made.err + listed.out + listed.err
     assert run("vault", "delete", "mailer", *place).code == 0
     assert run("vault", "delete", "mailer", *place).code == 1

@@ -181,7 +181,7 @@ class Desk:
             settings=CallSettings(tracer=self.span, events=self.events),
         )
         self.meta = MetaTools(registry, self.calls)
-        secrets = CallSecrets([VaultSecret("token", value, may_receive, "net.*")])
+        secrets = CallSecrets([VaultSecret("token", value, may_receive, "net.*", ("*",))])
 
         async def load() -> CallSecrets:
             return secrets

@@ -98,8 +98,8 @@ async def test_a_page_that_shows_a_secret_is_not_pictured(tmp_path: Path) -> Non
             await served.hub.store.vault.put(entry, VALUE)
             await served.chat("go", agent="press")
 
-            async def do(name: str, **input: Any) -> Any:
-                me = Context(agent="press", run_id="run_1")
+            async def do(name: str, *, as_run: str = "run_1", **input: Any) -> Any:
+                me = Context(agent="press", run_id=as_run)
                 return await served.hub._services.calls.call(f"browser.{name}", input, context=me)
 
             async def pictured() -> bool:
@@ -118,6 +118,14 @@ async def test_a_page_that_shows_a_secret_is_not_pictured(tmp_path: Path) -> Non
             assert not await pictured()
             (await do("type", ref=reference(page, "Token"), text="tea")).unwrap()
             assert await pictured()
+            vault = served.hub.store.vault
+            for origin, is_permitted in ((f"http://127.0.0.1:{port}", True), ("http://127.0.0.1:1", False)):
+                await vault.bind("press", OPERATOR, name="mailer", origins=[origin])
+                element = reference(page, "Token")
+                typed = await do("type", ref=element, text="secret:mailer", as_run=origin)
+                assert typed.error is None or "may not be typed" in typed.error.message
+                assert (typed.error is None) == is_permitted
+            (await do("type", ref=reference(page, "Token"), text="tea")).unwrap()
             (await do("navigate", url=f"http://127.0.0.1:{port}/leak")).unwrap()
             assert not await pictured()
             (await do("close")).unwrap()

@@ -291,7 +291,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(s
 
 
 async def test_the_halves_of_a_secret_where_an_output_is_cut_are_not_shown(shell: Shell) -> None:
-    secrets = CallSecrets([VaultSecret("pin", "tok-5f1e9a-live-87c2", lambda _: True)])
+    secrets = CallSecrets([VaultSecret("pin", "tok-5f1e9a-live-87c2", lambda _: True, "shell.*", ("*",))])
     zeros = "head -c {} /dev/zero | tr '\\0' {}"
     for cut in (14_990, 14_988):
         command = f"{zeros.format(cut, 'x')}; printf %s secret:pin; {zeros.format(30_000 - cut, 'y')}"

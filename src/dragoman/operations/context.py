@@ -147,7 +147,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     Idempotency keys begin with `key_scope`, or else with `run_id`; `call_key` names the call within its
     parent, where its place among the parent's calls could change. `replayed_calls` are those that the run
     had made before a crash. `seal` replaces the secrets of the call's team in a JSON value by their handles;
-    None when it has none. Results, errors, progress and events are sealed by themselves. `activations` are
+    None when it has none; `check_page` raises CallDenied for a text with a secret that must not be sent to
+    the page of a URL. Results, errors, progress and events are sealed by themselves. `activations` are
     what the agents of the run have activated; all of its calls share the list, and None means no run.
     """
 
@@ -181,6 +182,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     call_key: str | None = None
     replayed_calls: ReplayedCallLookup | None = None
     seal: Callable[[Any], Any] | None = None
+    check_page: Callable[[str, str], None] | None = None
     activations: list[Activation] | None = None
 
     @property

@@ -466,6 +466,7 @@ def function_context(prepared: PreparedCall, node: CallNode, *, operation: Opera
         may_wait=operation.resumes and (context.node is None or context.may_wait),
         call_key=None,
         seal=None if prepared.secrets is None else prepared.secrets.seal,
+        check_page=None if not prepared.secrets or prepared.secrets.is_empty else prepared.secrets.check_page,
     )
 
 

@@ -20,6 +20,7 @@ from dragoman.operations.batch import parse_batch
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure
+from dragoman.operations.secret_addresses import FREE_FORM, find_addresses
 from dragoman.redaction import MASK, MAX_DEPTH, MIN_FORM, encoded_forms, secret_forms
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -39,12 +40,18 @@ SECRET_RESULTS = frozenset({"vault.get"})
 
 
 class VaultSecret(msgspec.Struct, frozen=True, eq=False):
-    """A secret with its value. `receivers` says of an operation's id whether it may receive the value."""
+    """A secret with its value. `receivers` says of an operation's id whether it may receive the value.
+
+    `may_go_to` says of an address that arguments name whether the value may be sent there; `origins` are
+    these addresses, `*` for all of them.
+    """
 
     name: str
     value: str
     receivers: Callable[[str], bool]
     described_receivers: str = "none"
+    origins: tuple[str, ...] = ()
+    may_go_to: Callable[[str], bool] = lambda _: False
 
     @property
     def handle(self) -> str:
@@ -56,6 +63,18 @@ class VaultSecret(msgspec.Struct, frozen=True, eq=False):
         if operation.namespace in NEVER_RECEIVE or operation.resumes:
             return False
         return self.receivers(operation.id)
+
+    def check_addresses(self, operation: Operation, addresses: Iterable[str]) -> None:
+        """Raise CallDenied unless the value may be sent to all addresses that the arguments name."""
+        if "*" in self.origins:
+            return
+        if operation.id not in FREE_FORM and all(map(self.may_go_to, addresses)):
+            return
+        described = ", ".join(self.origins) or "none"
+        raise CallDenied(
+            f"{self.handle} may not be sent to the address in the input of {operation.id}.",
+            hint=f"Origins that it may be sent to: {described}. The operator sets them: dragoman vault bind",
+        )
 
     def __repr__(self) -> str:
         return f"VaultSecret({self.name!r})"
@@ -86,13 +105,29 @@ class CallSecrets:
     def reveal(self, input: Any, operation: Operation) -> Any:
         """Return an input with values in place of handles; the same object if it has none.
 
-        Raises CallDenied for a secret that the operation must not receive, and for a handle of none.
+        Raises CallDenied for a secret that the operation must not receive, or that must not be sent where the
+        input says, and for a handle of none.
         """
         if operation.namespace in NEVER_RECEIVE or operation.resumes or not has_handle(input):
             return input
-        return map_texts(input, lambda text: self._reveal_text(text, operation))
+        used: dict[str, VaultSecret] = {}
+        revealed = map_texts(input, lambda text: self._reveal_text(text, operation, used=used))
+        if used:  # a value may change where a URL leads, so both spellings are checked
+            addresses = [*find_addresses(operation.id, input), *find_addresses(operation.id, revealed)]
+            for secret in used.values():
+                secret.check_addresses(operation, addresses)
+        return revealed
 
-    def _reveal_text(self, text: str, operation: Operation) -> str:
+    def check_page(self, text: str, url: str) -> None:
+        """Raise CallDenied for a text with a secret that has origins, and not that of the page of a URL."""
+        for secret in self._secrets.values():
+            if secret.origins and secret.value in text and not secret.may_go_to(url):
+                raise CallDenied(
+                    f"{secret.handle} may not be typed into this page.",
+                    hint=f"Origins that it may be sent to: {', '.join(secret.origins)}.",
+                )
+
+    def _reveal_text(self, text: str, operation: Operation, *, used: dict[str, VaultSecret]) -> str:
         def value_of(match: re.Match[str]) -> str:
             secret = self._secrets.get(match[1])
             if secret is None:
@@ -105,6 +140,7 @@ class CallSecrets:
                     f"{operation.id} may not receive {secret.handle}.",
                     hint=f"Operations that may: {secret.described_receivers}.",
                 )
+            used[secret.name] = secret
             return secret.value
 
         return HANDLE_PATTERN.sub(value_of, text)

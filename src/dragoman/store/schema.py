@@ -17,7 +17,7 @@ from dragoman.store.tables.core import metadata
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0036"
+HEAD = "0037"
 COPYING = "copying "
 """Before the revision of a database into which a copy is not finished: no hub uses it, also no older one."""
 MIGRATIONS = Path(__file__).parent / "migrations"

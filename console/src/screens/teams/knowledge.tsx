@@ -93,7 +93,7 @@ export function Vault({ team }: { team: string }) {
             A secret of a vault reaches an operation and never a model: the model writes <code>secret:NAME</code>. Values are set
             from the command line, and are shown nowhere.
           </p>
-          <pre>dragoman vault set github --team {team} --for web.fetch</pre>
+          <pre>dragoman vault set github --team {team} --for web.fetch --to https://api.github.com</pre>
         </Empty>
       }
     />
@@ -104,9 +104,20 @@ const VAULT: Column<VaultSecret>[] = [
   { id: "name", title: "Secret", width: "minmax(110px, 1fr)", cell: (each) => <span className="mono">{each.handle}</span> },
   {
     id: "operations",
-    title: "May go to",
+    title: "Operations",
     width: "minmax(110px, 2fr)",
     cell: (each) => <span className="mono">{each.operations.join(", ") || "any operation of the team"}</span>,
+  },
+  {
+    id: "origins",
+    title: "May be sent to",
+    width: "minmax(110px, 2fr)",
+    cell: (each) =>
+      each.origins.length > 0 ? (
+        <span className="mono">{each.origins.join(", ")}</span>
+      ) : (
+        <span className="muted">no address of an input</span>
+      ),
   },
   {
     id: "who",

@@ -81,6 +81,7 @@ export interface VaultSecret {
   name: string;
   handle: string;
   operations: string[];
+  origins: string[];
   managed: boolean;
   plain: boolean;
   updatedAt: number;

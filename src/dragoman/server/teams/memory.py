@@ -136,8 +136,9 @@ def memory_to_json(memory: Memory) -> dict[str, Any]:
 def entry_to_json(entry: VaultEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
-        "handle": f"secret:{entry.name}",
+        "handle": entry.handle,
         "operations": entry.receivers,
+        "origins": entry.origins,
         "managed": entry.is_managed,
         "plain": entry.plain,
         "createdAt": entry.created_at,

@@ -39,7 +39,8 @@ memories = Table(
 )
 
 # Secrets of teams. The owner is empty for those that the operator manages. `receivers` is JSON: patterns of
-# the operations that may receive the value; `plain`: whether the team's model may read it.
+# the operations that may receive the value; `plain`: whether the team's model may read it; `origins`: JSON,
+# where it may be sent if an input names the address.
 vault_entries = Table(
     "vault_entries",
     metadata,
@@ -53,6 +54,7 @@ vault_entries = Table(
     Column("plain", Boolean, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    Column("origins", TEXT),
 )
 
 # The files that hosts write for agents, by path below the folder of teams. Without content it was removed.

@@ -32,6 +32,7 @@ MAX_ENTRIES = 50  # of a team that one caller sees: each is looked for in every 
 class VaultEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry without its value. `receivers` are patterns of the operations that may receive the value.
 
+    `origins` are those that the value may be sent to where the input of an operation has an address.
     With `plain` the team's model may read the value itself. `key_id` is the fingerprint of the master key.
     """
 
@@ -40,9 +41,15 @@ class VaultEntry(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     key_id: str = ""
     receivers: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
     plain: bool = False
     created_at: float = 0.0
     updated_at: float = 0.0
+
+    @property
+    def handle(self) -> str:
+        """What stands for the value in inputs."""
+        return f"secret:{self.name}"
 
     @property
     def is_managed(self) -> bool:
@@ -62,7 +69,7 @@ class VaultStatements:
         is_managed = table.owner == literal_column("''")
         of_caller = and_(of_team, or_(is_managed, table.owner == bindparam("owner")))
         put = compiler.insert(vault_entries)
-        changed = (*EncryptedValue.__struct_fields__, "receivers", "plain", "updated_at")
+        changed = (*EncryptedValue.__struct_fields__, "receivers", "origins", "plain", "updated_at")
         updates = {name: put.excluded[name] for name in changed}
         self.put = compiler.compile(
             put.on_conflict_do_update(index_elements=["team", "owner", "name"], set_=updates)
@@ -74,6 +81,11 @@ class VaultStatements:
         self.count = compiler.compile(counted)
         self.is_managed = compiler.compile(
             select(table.name).where(of_team, is_managed, table.name == bindparam("name"))
+        )
+        self.bind = compiler.compile(
+            update(vault_entries)
+            .where(this)
+            .values(origins=bindparam("new_origins"), updated_at=bindparam("now"))
         )
         self.delete = compiler.compile(delete(vault_entries).where(this))
         place = (table.team, table.owner, table.name)
@@ -107,7 +119,12 @@ class VaultRepository:
         now = self._clock()
         encrypted = self._require_key().encrypt(sealed_name(entry.team, entry.owner, name=entry.name), value)
         stored = msgspec.structs.replace(entry, key_id=encrypted.key_id, created_at=now, updated_at=now)
-        params = {**to_params(stored), **to_params(encrypted), "receivers": encode_json(stored.receivers)}
+        params = {
+            **to_params(stored),
+            **to_params(encrypted),
+            "receivers": encode_json(stored.receivers),
+            "origins": encode_json(stored.origins),
+        }
         place = {"team": entry.team, "name": entry.name}
 
         def job(connection: DatabaseConnection) -> None:
@@ -151,6 +168,18 @@ class VaultRepository:
             (entry, key.decrypt(sealed_name(entry.team, entry.owner, name=entry.name), encrypted))
             for entry, encrypted in entries
         ]
+
+    async def bind(self, team: str, owner: str, *, name: str, origins: Sequence[str]) -> None:
+        """Replace the origins that an entry may be sent to; its value stays. Raises NotFound."""
+        params = {
+            "team": team,
+            "owner": owner,
+            "name": name,
+            "new_origins": encode_json(origins),
+            "now": self._clock(),
+        }
+        if not await self._database.write(lambda connection: connection.execute(self._sql.bind, params)):
+            raise NotFound(f"the vault of {team!r} has no entry {name!r}", hint="list its entries")
 
     async def delete(self, team: str, owner: str, *, name: str) -> None:
         """Delete an entry. Raises NotFound; Forbidden when only the operator has one of this name."""
@@ -202,4 +231,6 @@ def to_entry(row: Row) -> VaultEntry:
     fields = to_fields(VaultEntry, row)
     fields["plain"] = bool(fields["plain"])
     fields["receivers"] = decode_json(fields["receivers"], tuple[str, ...])
+    origins = fields["origins"]  # NULL for an entry of an earlier version
+    fields["origins"] = () if origins is None else decode_json(origins, tuple[str, ...])
     return VaultEntry(**fields)

@@ -18,6 +18,7 @@ from dragoman.suggestions import suggest
 from dragoman.teams.memory.operations import TeamArgument
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tool_patterns import parse_patterns
+from dragoman.teams.vault.origins import MAX_ORIGIN_LENGTH, MAX_ORIGINS, check_origins
 from dragoman.teams.vault.secrets import TeamSecrets
 
 MIN_VALUE_LENGTH = 8  # characters: a shorter value would be found in any text
@@ -28,13 +29,15 @@ HOW_TO_USE = "Write the handle into the input of an operation that may receive i
 SecretName = Annotated[str, Field(pattern=f"^{NAME_PATTERN.pattern}$")]
 SecretValue = Annotated[str, Field(min_length=MIN_VALUE_LENGTH, max_length=MAX_VALUE_LENGTH)]
 Receivers = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=MAX_RECEIVERS)]
+Origins = Annotated[list[Annotated[str, Field(max_length=MAX_ORIGIN_LENGTH)]], Field(max_length=MAX_ORIGINS)]
 
 
 class SecretHandle(TypedDict):
-    """A secret by its handle, and the patterns of the operations that may receive its value."""
+    """A secret by its handle, the operations that may receive its value, and where they may send it."""
 
     handle: str
     operations: list[str]
+    origins: list[str]
     managed: bool
 
 
@@ -43,6 +46,7 @@ class SecretReading(TypedDict):
 
     handle: str
     operations: list[str]
+    origins: list[str]
     usage: str
     value: str | None
 
@@ -70,6 +74,7 @@ class VaultOperations:
         value: SecretValue | None = None,
         *,
         operations: Receivers,
+        origins: Origins | None = None,
         team: TeamArgument | None = None,
         context: Context,
     ) -> SecretHandle:
@@ -79,6 +84,7 @@ class VaultOperations:
             name: Its name.
             value: The secret itself. It is not recorded.
             operations: Ids or patterns of the operations that may receive it, like mail.send or mcp_git.*.
+            origins: Where these may send it if their input has an address, like https://api.example.com.
             team: For people only; a team has its own.
         """
         spec = self._teams.calling_team(context, team)
@@ -87,6 +93,7 @@ class VaultOperations:
             owner=context.identity.owner,
             name=name,
             receivers=check_receivers(operations),
+            origins=check_origins(origins or ()),
         )
         stored = await self._vault.put(entry, check_value(value or random_secrets.token_urlsafe(32)))
         self._loaded.forget()
@@ -110,9 +117,12 @@ class VaultOperations:
         spec = self._teams.calling_team(context, team)
         entry = await self._find(spec.name, name, context=context)
         value = await self._read_plain(entry, context) if plain else None
-        handle = secret_handle(entry)
         return SecretReading(
-            handle=handle["handle"], operations=handle["operations"], usage=HOW_TO_USE, value=value
+            handle=entry.handle,
+            operations=[*entry.receivers],
+            origins=[*entry.origins],
+            usage=HOW_TO_USE,
+            value=value,
         )
 
     async def list(self, *, team: TeamArgument | None = None, context: Context) -> list[SecretHandle]:
@@ -154,7 +164,10 @@ class VaultOperations:
 def secret_handle(entry: VaultEntry) -> SecretHandle:
     """Return an entry as callers see it."""
     return SecretHandle(
-        handle=f"secret:{entry.name}", operations=[*entry.receivers], managed=entry.is_managed
+        handle=entry.handle,
+        operations=[*entry.receivers],
+        origins=[*entry.origins],
+        managed=entry.is_managed,
     )
 
 

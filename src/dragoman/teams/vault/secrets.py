@@ -13,6 +13,7 @@ from dragoman.operations.secret_handles import CallSecrets, VaultSecret
 from dragoman.store.teams.vault import VaultEntry, VaultRepository
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tool_patterns import is_allowed
+from dragoman.teams.vault.origins import is_permitted
 
 MAX_CACHED = 1_000
 VaultKey: TypeAlias = tuple[str, str]
@@ -84,5 +85,7 @@ def visible_secrets(values: Sequence[tuple[VaultEntry, str]]) -> Sequence[VaultS
             value,
             partial(is_allowed, entry.receivers),
             ", ".join(entry.receivers) or "none",
+            entry.origins,
+            partial(is_permitted, entry.origins),
         )
     return list(found.values())
