@@ -98,7 +98,10 @@ async def test_edits_are_made_together_or_not_at_all(team: Path) -> None:
         "/etc/passwd", "~/x", "workspace", "workspace/link/secret.txt", "workspace/file-link",
         "workspace/proc/self/environ", "workspace/pipe", "workspace/a.txt/x", "docs/team.yaml",
         "docs/inner/x", "docs/inner/deep/x", "workspace/.git", "workspace/new/.git/hooks/pre-commit",
-        "docs/.Git/config", "workspace/\0", "workspace/" + "x" * 300,
+        "docs/.Git/config", "workspace/\0", "workspace/a/.hg/hgrc", "workspace/.g\u200cit/config",
+        "docs/GIT~1/x", "workspace/.git./config", "workspace/.git::$INDEX_ALLOCATION/config",
+        "workspace/sub/.husky/_/pre-commit",
+        "workspace/sub/.HUSKY/_/x", "docs/\uff0egit/x", "workspace/" + "x" * 300,
     ],
 )  # fmt: skip
 async def test_workspace_escapes_by_path_link_device_and_protected_file_are_refused(
@@ -111,6 +114,8 @@ async def test_workspace_escapes_by_path_link_device_and_protected_file_are_refu
     os.mkfifo(workspace / "pipe")
     (team / "docs" / "team.yaml").write_text("allowed_tools: []")
     (team / "docs" / "inner").mkdir()
+    (workspace / "sub" / ".git").mkdir(parents=True)
+    (workspace / "sub" / ".git" / "config").write_text("[core]\n  hooksPath = ./.husky/_\n")
     for name, input in (
         ("files.write", {"text": "stolen"}),
         ("files.edit", {"edits": [{"old": "outside", "new": "stolen"}]}),

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dragoman.tools.shell import repository as module
 from dragoman.tools.shell.repository import placeholder
 from tests.tools.test_shell import WORKS, OneWorkplace, Shell, shell
 from tests.waiting import until
@@ -61,6 +62,55 @@ async def test_a_command_changes_no_repository_of_the_workspace_and_creates_none
         "output"
     ]
     assert "`shell: {git: true}`" in result["hint"]
+
+
+NESTED_ATTACKS = """
+for each in sub tree/deep worktree hg; do
+  for name in .git .hg .GIT; do
+    [ -e $each/$name ] || continue
+    echo evil >$each/$name; echo evil >$each/$name/config; echo evil >$each/$name/hooks/pre-commit
+    echo evil >$each/$name/hgrc; rm -rf $each/$name; mv $each/$name $each/away
+  done
+  mv $each ${each}2; rmdir $each
+done
+mv tree tree2; echo evil >.husky/pre-commit; mv .husky other; rm -rf .husky
+"""
+
+
+async def test_a_command_changes_no_repository_below_the_workspace_and_not_where_their_hooks_are(
+    shell: Shell,
+) -> None:
+    for place in ("sub/.git", "tree/deep/.GIT", ".git", "hg/.hg"):
+        make_repository(shell.workspace / place)
+    (shell.workspace / "hg/.hg/hgrc").write_text("[hooks]\n")
+    (shell.workspace / "worktree").mkdir()
+    (shell.workspace / "worktree/.git").write_text("gitdir: ../.git/worktrees/x\n")
+    (shell.workspace / ".git/config").write_text("[core]\n\thooksPath = .husky\n")
+    (shell.workspace / ".husky").mkdir()
+    (shell.workspace / ".husky/pre-commit").write_text("true\n")
+    before = tree(shell.workspace)
+    result = await shell.run(f"{NESTED_ATTACKS}\necho x >sub/made; cat tree/deep/.GIT/HEAD; exit 1")
+    if result is None:
+        return
+    assert tree(shell.workspace) == {**before, "sub/made": "x\n"}
+    assert "ref: refs/heads/main" in result["output"]
+    assert "`shell: {git: true}`" in result["hint"]
+
+
+async def test_commands_are_refused_where_there_are_too_many_repositories_to_protect(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not WORKS:
+        return
+    (shell.workspace / "a/.git").mkdir(parents=True)
+    (shell.workspace / "link").symlink_to(shell.workspace)
+    assert (await shell.call("run", command="true")).ok
+    for limit in ("MAX_REPOSITORIES", "MAX_ENTRIES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, limit, 0)
+            outcome = await shell.call("run", command="true")
+        assert outcome.error is not None
+        assert "so its repositories cannot be protected" in outcome.error.message
 
 
 async def test_a_command_writes_the_repository_where_that_is_allowed(

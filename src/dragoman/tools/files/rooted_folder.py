@@ -74,7 +74,8 @@ class RootedFolder:
         descriptor = self._open_root()
         try:
             protected.check(os.fstat(descriptor), path=display_path)
-            for folder in folders:
+            for depth, folder in enumerate(folders):
+                protected.check_hooks(descriptor, (*folders[depth:], name), path=display_path)
                 with suppress(FileExistsError):
                     make_folder(descriptor, folder, path=display_path)
                 child = open_child(descriptor, folder, path=display_path)

@@ -61,10 +61,10 @@ def run_operation(workplaces: Workplaces, background: BackgroundCommands) -> Ope
         workplace = await workplaces.workplace(context)
         limit = workplace.seconds if seconds is None else min(seconds, workplace.seconds)
         if in_background:
-            id = await background.start(workplace.program(command), seconds=limit, context=context)
+            id = await background.start(await workplace.program(command), seconds=limit, context=context)
             return command_result(background.get(id, context), context, id=id)
         async with slots.acquire(caller_of(context)):
-            running = await ShellCommand.start(workplace.program(command))
+            running = await ShellCommand.start(await workplace.program(command))
             await running.run(limit, on_output=OutputReporter(running, context).report)
         return command_result(running, context)
 

@@ -1,8 +1,9 @@
-"""The git repository of a folder that commands write: they read it, and cannot change or create it.
+"""The repositories of a folder that commands write: they read them, and cannot change them.
 
-Its hooks and configuration name programs that git runs for whoever works in the folder next. So `.git` is a
+Their hooks and configuration name programs that git runs for whoever works in the folder next. So `.git` is a
 read-only mount of its own: a mount is neither renamed nor removed, which a file or folder in it would allow.
-Where there is none, an empty folder takes the place while commands run.
+Where there is none at the top, an empty folder takes the place while commands run. Those in folders below are
+mounts as well, and so are the folders on the way, which could be renamed and replaced otherwise.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from dragoman.errors import CallError
+from dragoman.tools.version_control import hook_paths, is_repository_name
 
 GIT_FOLDER = ".git"
 MAX_TRIES = 100
 READ_ONLY_HINT = (
-    "The sandbox writes to the workspace only, and not to its `.git`, which names programs that git would "
-    "run for the next person: work in a clone in a folder below, or set `shell: {git: true}` in team.yaml."
+    "The sandbox writes to the workspace only, and not to the repositories that were in it before the "
+    "command: they name programs that git would run for the next person. Set `shell: {git: true}` in "
+    "team.yaml to allow it."
 )
+MAX_ENTRIES = 500_000  # files and folders that are looked through for repositories
+MAX_REPOSITORIES = 200
 
 
 @contextmanager
@@ -95,4 +100,77 @@ def repository_mounts(folder: Path, target: str) -> list[str]:
     raise CallError(
         f"Commands cannot run here: {GIT_FOLDER} of the workspace is neither a folder nor a file.",
         hint="Move the repository into the workspace, or set `shell: {git: true}` in team.yaml.",
+    )
+
+
+def find_nested(folder: Path) -> tuple[str, ...]:
+    """Return what in a folder makes repositories, and their folders of hooks, but for `.git` itself.
+
+    These are relative paths of files and folders, without links. Raises CallError where there are too many.
+    """
+    found = []
+    for entry in iter_repository_entries(folder):
+        if entry.name != GIT_FOLDER or Path(entry.path).parent != folder:
+            found.append(Path(entry.path))
+        with suppress(OSError):  # another command has removed it
+            found += hook_folders(Path(entry.path), folder)
+        if len(found) > MAX_REPOSITORIES:
+            raise too_much(f"more than {MAX_REPOSITORIES} repositories")
+    return tuple(sorted({path.relative_to(folder).as_posix() for path in found}))
+
+
+def iter_repository_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield the files and folders below a folder that make repositories. Raises CallError."""
+    waiting, count = [str(folder)], 0
+    while waiting:
+        for entry in list_folder(waiting.pop()):
+            count += 1
+            if count > MAX_ENTRIES:
+                raise too_much(f"more than {MAX_ENTRIES} files")
+            if entry.is_symlink():
+                continue
+            if is_repository_name(entry.name):
+                yield entry
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+
+
+def list_folder(path: str) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:  # another command has removed it, or made it unreadable
+        return []
+
+
+def hook_folders(repository: Path, folder: Path) -> Iterator[Path]:
+    """Yield the folders within a folder that a repository in it has its hooks in, besides its own."""
+    parent = os.open(repository.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for parts in hook_paths(parent):
+            path = repository.parent.joinpath(*parts)
+            if path != folder and path.resolve() == path and path.exists():
+                yield path
+    finally:
+        os.close(parent)
+
+
+def nested_mounts(paths: Sequence[str], folder: Path, *, target: str) -> list[str]:
+    """Return the options that protect repositories below a folder that is shown at `target`.
+
+    What another command has removed meanwhile is left out.
+    """
+    parents = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents} - {"."}
+    options = []
+    for parent in sorted(parents - {*paths}, key=lambda path: path.count("/")):
+        options += ["--bind-try", str(folder / parent), f"{target}/{parent}"]
+    for path in paths:
+        options += ["--ro-bind-try", str(folder / path), f"{target}/{path}"]
+    return options
+
+
+def too_much(amount: str) -> CallError:
+    return CallError(
+        f"Commands cannot run here: the workspace has {amount}, so its repositories cannot be protected.",
+        hint="Delete some, or set `shell: {git: true}` in team.yaml.",
     )

@@ -22,7 +22,7 @@ from dragoman.processes.resource_limits import FILTER_DESCRIPTOR, with_limits
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.control_groups import ControlGroups
 from dragoman.tools.shell.mode_filter import is_known_machine, mode_filter
-from dragoman.tools.shell.repository import READ_ONLY_HINT, placeholder, repository_mounts
+from dragoman.tools.shell.repository import READ_ONLY_HINT, nested_mounts, placeholder, repository_mounts
 
 HOME = "/team"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
@@ -58,12 +58,16 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A folder that a command sees, by its name below HOME; whether it writes there, and to its `.git`."""
+    """A folder that a command sees, by its name below HOME; whether it writes there, and to repositories.
+
+    `repositories` are those below it, as `find_nested` returns them.
+    """
 
     name: str
     folder: Path
     writable: bool = False
     git: bool = False
+    repositories: tuple[str, ...] = ()
 
 
 class Sandbox:
@@ -130,7 +134,9 @@ class Sandbox:
         for mount in mounts:
             if mount.writable and not mount.git:
                 cleanup.enter_context(placeholder(mount.folder))
-                options += repository_mounts(mount.folder, f"{HOME}/{mount.name}")
+                target = f"{HOME}/{mount.name}"
+                options += nested_mounts(mount.repositories, mount.folder, target=target)
+                options += repository_mounts(mount.folder, target)
         return options
 
     async def _probe(self, bwrap: str) -> bool:

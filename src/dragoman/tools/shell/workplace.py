@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,6 +12,7 @@ import msgspec
 from dragoman.operations.context import Context
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.environment import shell_environ
+from dragoman.tools.shell.repository import find_nested
 from dragoman.tools.shell.sandbox import HOME, Mount, Sandbox, SandboxLimits
 
 
@@ -25,7 +27,7 @@ class Workplace(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     sandbox: Sandbox | None
 
-    def program(self, command: str) -> ShellProgram:
+    async def program(self, command: str) -> ShellProgram:
         """Return the program that runs a shell command. Raises CallError."""
         arguments = ["/bin/sh", "-c", f"exec 2>&1\n{command}"]
         workspace = self.mounts[0]
@@ -33,10 +35,18 @@ class Workplace(msgspec.Struct, frozen=True, kw_only=True):
             return ShellProgram(
                 arguments, str(workspace.folder), shell_environ(os.environ), disk=workspace.folder
             )
+        mounts = [await with_repositories(mount) for mount in self.mounts]
         program = self.sandbox.program(
-            arguments, mounts=self.mounts, limits=self.limits, folder=f"{HOME}/{workspace.name}"
+            arguments, mounts=mounts, limits=self.limits, folder=f"{HOME}/{workspace.name}"
         )
         return msgspec.structs.replace(program, disk=workspace.folder)
+
+
+async def with_repositories(mount: Mount) -> Mount:
+    """Return a mount with the repositories in it that a command must not change. Raises CallError."""
+    if not mount.writable or mount.git:
+        return mount
+    return msgspec.structs.replace(mount, repositories=await asyncio.to_thread(find_nested, mount.folder))
 
 
 class Workplaces(Protocol):
