@@ -10,7 +10,8 @@ DragomanError
 │   └── KeyEnded      401  the key was revoked, or has expired, while it was in use
 ├── Forbidden         403
 ├── NotFound          404
-│   └── ResponseNotFound 404  there is no such response, conversation or item
+│   ├── ResponseNotFound 404  there is no such response, conversation or item
+│   └── SessionDeleted 404  the session is being deleted
 ├── Conflict          409
 │   └── RunActive     409  the session already has an active run
 ├── TooLarge          413
@@ -216,6 +217,13 @@ class Conflict(DragomanError):
 
     code = "conflict"
     status = 409
+
+
+class SessionDeleted(NotFound):
+    """The session is being deleted: nobody has it any more, and its id is not free yet."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"the session {session_id!r} is being deleted", hint="retry the request")
 
 
 class RunActive(Conflict):

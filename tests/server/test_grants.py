@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dragoman.runs.run_queue import RunQueue
 from dragoman.session_ids import hub_session_id
 from tests.server.test_events import following, names
 from tests.server.test_session_owners import Headers, get, key_of
@@ -65,6 +67,38 @@ async def test_a_role_allows_what_it_says_and_nothing_more(tmp_path: Path, role:
             assert response.status_code == (403 if role == "read" else 200)
         messages = (await get(hub, "/api/sessions/s/messages", ann))["messages"]
         assert len(messages) == (4 if role in ("write", "admin") else 2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"background": True, "whenBusy": "queue"}], ids=["run", "queued"])
+@pytest.mark.parametrize("is_gone", [True, False], ids=["deleted", "being deleted"])
+async def test_a_shared_session_that_its_owner_deletes_is_not_made_anew_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], is_gone: bool
+) -> None:
+    async with serving(tmp_path, TURNS, play="turns", keys=True) as hub:
+        ann, bob = await key_of(hub, "ann"), await key_of(hub, "bob")
+        await say(hub, ann, "hello", "s")
+        await grant(hub, ann, "write", owner="bob")
+        sessions, store = hub.hub.store.sessions, hub.hub.store
+        method = "get_shared" if is_gone else "get_own"
+        find = getattr(sessions, method)
+
+        async def find_and_delete(*arguments: Any, **named: Any) -> Any:
+            found = await find(*arguments, **named)
+            if is_gone:
+                await store.session_deletion.delete(SESSION)
+            elif found is not None:
+                await store.database.write(partial(store.retention.hide, id=SESSION))
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sessions, method, find_and_delete)
+            patched.setattr(RunQueue, "is_full", bool(settings))
+            body = {**ask("and I?", session=SESSION), **settings}
+            response = await hub.http.post("/api/chat", json=body, headers=bob)
+        assert response.status_code == 404, response.text
+        assert await sessions.get(SESSION) is None
+        assert (await say(hub, ann, "once more", "s")).status_code == 200
+        assert len((await get(hub, "/api/sessions/s/messages", ann))["messages"]) == 2
 
 
 async def test_a_grant_to_a_key_is_for_that_key_only(tmp_path: Path) -> None:

@@ -180,6 +180,28 @@ async def test_a_session_whose_deletion_was_cut_off_is_made_anew(
         assert set(ids(await read(client))[:1]) <= {"n1"}
 
 
+@pytest.mark.parametrize("settings", ["", ',"background":true,"whenBusy":"queue"'], ids=["run", "queued"])
+async def test_a_session_is_made_anew_also_when_its_deletion_ends_just_after_it_was_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    async with long_session(tmp_path, 600) as (hub, client):
+        id = hub_session_id("long", owner=LOCAL.owner)
+        await hub.store.database.write(partial(hub.store.retention.hide, id=id))
+        finish, ends = hub.store.session_deletion.finish, list[bool]()
+
+        async def finish_late(id: str) -> Any:
+            ends.append(await finish(id))  # by whoever deletes it
+            return await finish(id)
+
+        monkeypatch.setattr(hub.store.session_deletion, "finish", finish_late)
+        monkeypatch.setattr(RunQueue, "is_full", bool(settings))
+        status, answer = await client.post("/api/chat", (CHAT % (1, settings)).encode())
+        assert (status, ends) == (202 if settings else 200, [True]), answer
+        session = await hub.store.sessions.get(id)
+        assert session is not None
+        assert (session.owner, session.title) == (LOCAL.owner, "hi")
+
+
 async def test_a_message_that_is_queued_in_a_session_that_is_being_deleted_makes_it_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

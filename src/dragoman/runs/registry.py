@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.agent.approval_events import stored_answer
-from dragoman.errors import DragomanError, Forbidden, RunActive, StoreError, Unavailable
+from dragoman.errors import DragomanError, Forbidden, RunActive, SessionDeleted, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.messages import Message
 from dragoman.operations.approval import ApprovalRequest
@@ -189,7 +189,7 @@ class RunRegistry:
         await self._check_starting(request, session_id, starting=starting)
         async with StartAttempts(starting, request.action) as attempts:
             async for attempt in attempts:
-                session = await self._store.sessions.get_own(session_id, owner=owner)
+                session = await self._find_session(session_id, owner=owner, caller=identity)
                 request = self._with_defaults(request, session, session_id=session_id)
                 active = None if session is None else await self._find_run(session.id)
                 repeated, existing = await self._repeated.find(request, session, active=active)
@@ -282,12 +282,18 @@ class RunRegistry:
         add = partial(queue.add, request, action.message, identity=identity)
         try:
             return await add(session=session)
-        except Forbidden:  # nobody's session, which is being deleted
-            if not await self._store.session_deletion.finish(request.session_id):
-                raise
+        except SessionDeleted:
+            await self._store.session_deletion.finish(request.session_id)
         if session is not None and session.owner != identity.owner:
             raise session_not_found(request.session_id)
         return await add(session=None)
+
+    async def _find_session(self, session_id: str, *, owner: str, caller: Identity) -> Session | None:
+        """Return the session, or None if the caller may create it. NotFound when its owner has deleted it."""
+        session = await self._store.sessions.get_own(session_id, owner=owner)
+        if session is None and owner != caller.owner:
+            raise session_not_found(session_id)
+        return session
 
     async def _tell_of_queued(self, queued: QueuedRun, active: ActiveRun | None) -> None:
         """Tell the active run, wherever it is, of what waits behind it."""
@@ -321,11 +327,15 @@ class RunRegistry:
         async with lock:
             yield
 
-    async def _may_retry(self, session_id: str, error: RunActive | Forbidden) -> bool:
-        """Return whether a start that failed is to be tried again."""
+    async def _may_retry(self, session_id: str, error: RunActive | SessionDeleted) -> bool:
+        """Return whether a start that failed is to be tried again.
+
+        A session is deleted once: only another deletion would be in the way of the next attempt.
+        """
         if isinstance(error, RunActive):
             return self.remote is not None  # another host was faster and has the session's run
-        return await self._store.session_deletion.finish(session_id)  # nobody's, which is being deleted
+        await self._store.session_deletion.finish(session_id)
+        return True
 
     async def resume(self, approval: ApprovalRequest) -> bool:
         """Resume the answer that waits for this approval; return False when none waits, or it cannot resume.

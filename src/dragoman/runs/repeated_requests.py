@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from dragoman.errors import Forbidden, RunActive
+from dragoman.errors import RunActive, SessionDeleted
 from dragoman.messages import Message, messages_size
 from dragoman.offload import offload
 from dragoman.runs.active_run import ActiveRun, StartedRun, hash_action
@@ -209,10 +209,10 @@ class StartAttempts:
 class RetriedStart:
     """Suppresses the error of a start if `may_retry` says so; used as a context manager around the start."""
 
-    def __init__(self, may_retry: Callable[[RunActive | Forbidden], Awaitable[bool]]) -> None:
+    def __init__(self, may_retry: Callable[[RunActive | SessionDeleted], Awaitable[bool]]) -> None:
         self._may_retry = may_retry
 
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        return isinstance(error, RunActive | Forbidden) and await self._may_retry(error)
+        return isinstance(error, RunActive | SessionDeleted) and await self._may_retry(error)

@@ -16,7 +16,6 @@ from dragoman.events import Usage
 from dragoman.identity import door
 from dragoman.messages import Message
 from dragoman.model_request import Tool
-from dragoman.operations.authorization import require_owner
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -33,7 +32,12 @@ from dragoman.store.database import Database
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions.messages import MessageRepository
 from dragoman.store.sessions.run_ends import EndedRun, FinalStatus, RunEnding, run_ended
-from dragoman.store.sessions.sessions import Session, SessionRepository, session_event
+from dragoman.store.sessions.sessions import (
+    Session,
+    SessionRepository,
+    require_unchanged_owner,
+    session_event,
+)
 from dragoman.store.tables.core import IS_RUNNING, runs, sessions
 from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
 
@@ -166,8 +170,8 @@ class RunRepository:
         position or id of a message: an earlier branch keeps it with all after it. `user` is appended, then
         `assistant`; if the assistant message is already the last one, its parts are replaced when it has any.
         Where hosts share the database, `session` must be as it is stored: RunActive says that another host
-        was faster. Raises RunActive, NotFound (session or message), Forbidden (another owner's session),
-        Conflict (a message id is taken, or the assistant message is not the last).
+        was faster. Raises RunActive, NotFound (session or message), SessionDeleted, Forbidden (another
+        owner's session), Conflict (a message id is taken, or the assistant message is not the last).
         """
         await self.submit_create(
             run, assistant=assistant, user=user, session=session, drop_from=drop_from, extra_job=extra_job
@@ -397,7 +401,7 @@ class RunRepository:
             if not is_new:  # another host has, a moment ago
                 stored = self._sessions.lock_any(connection, run.session_id)
         if stored is not None and session is not None:
-            require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
+            require_unchanged_owner(session, stored)
             # Each run touches its session. One of another host may have begun, and ended, since `session` was
             # read: this run would go on from messages that are no longer the last.
             if self._host_id is not None and stored.updated_at != session.updated_at:

@@ -21,7 +21,6 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import Conflict, LimitReached
-from dragoman.operations.authorization import require_owner
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -33,7 +32,7 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.sessions.sessions import Session, SessionRepository
+from dragoman.store.sessions.sessions import Session, SessionRepository, require_unchanged_owner
 from dragoman.store.tables.core import IS_QUEUED, queued_runs, runs, sessions
 
 QueueMode: TypeAlias = Literal["interrupt", "steer", "queue"]
@@ -159,7 +158,8 @@ class QueuedRunRepository:
         """Queue a message; return it, or the one that waits already with its id.
 
         `session` is created if there is none; one that is there counts as used now. `extra_job` is run in the
-        same transaction when the message is queued. Raises LimitReached, Conflict for another content.
+        same transaction when the message is queued. Raises LimitReached, Conflict for another content,
+        SessionDeleted.
         """
         sql = self._sql
 
@@ -167,8 +167,8 @@ class QueuedRunRepository:
             stored = self._sessions.lock_any(connection, queued.session_id)
             if session is not None and stored is None:
                 self._sessions.insert(connection, session)
-            elif session is not None and stored is not None:  # one that is being deleted is nobody's
-                require_owner(session.owner, stored.owner, resource=f"session {session.id!r}")
+            elif session is not None and stored is not None:
+                require_unchanged_owner(session, stored)
             params = {"session_id": queued.session_id, "message_id": queued.message_id}
             row = connection.fetch_one(sql.of_message, params)
             if row is not None:

@@ -21,9 +21,9 @@ from sqlalchemy import (
     update,
 )
 
-from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, RunActive
+from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, RunActive, SessionDeleted
 from dragoman.identity import Identity
-from dragoman.operations.authorization import SessionRole
+from dragoman.operations.authorization import SessionRole, require_owner
 from dragoman.session_ids import client_session_id, hub_session_id, owner_prefix
 from dragoman.store.connection import (
     Compiler,
@@ -136,6 +136,13 @@ def to_session(row: Row) -> Session:
 def session_not_found(id: str) -> NotFound:
     """Return the error of a session that does not exist, and of one that the caller may not know of."""
     return NotFound(f"There is no session {id!r}.", hint="`dragoman sessions list` shows them")
+
+
+def require_unchanged_owner(session: Session, stored: Session) -> None:
+    """Raise SessionDeleted when the stored session is being deleted, Forbidden when it is another owner's."""
+    if stored.is_deleted:
+        raise SessionDeleted(client_session_id(session.id))
+    require_owner(session.owner, stored.owner, resource=f"session {session.id!r}")
 
 
 def ambiguous_session(id: str, found: Sequence[Session]) -> BadRequest:
