@@ -29,6 +29,7 @@ from dragoman.providers.error_classification import (
     rejects_files,
     suggested_retry_delay,
 )
+from dragoman.wire.provider_errors import find_error, provider_error
 
 REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1")
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
@@ -204,3 +205,17 @@ def test_a_broken_file_says_nothing_of_what_its_model_reads(message: str) -> Non
 @pytest.mark.parametrize("message", [*FILE_REFUSALS, *OTHER_REFUSALS])
 def test_a_model_that_reads_no_files_is_known_by_its_refusal(message: str) -> None:
     assert rejects_files(ProviderError(message, category="bad_request")) == (message in FILE_REFUSALS)
+
+
+@pytest.mark.parametrize("key", ["message", "error", "code", None])
+def test_an_error_that_is_nested_deeply_is_one_without_a_message(key: str | None) -> None:
+    value: Any = "here"
+    for _ in range(5_000):
+        value = [value] if key is None else {key: value}
+    error = provider_error(find_error({"error": value}))
+    assert (error.category, error.message) == (
+        "api_error",
+        "the provider reported an error without a message",
+    )
+    assert error.details is None
+    assert find_error([value]) is (value["error"] if key == "error" else None)

@@ -14,6 +14,7 @@ from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.request import encode_request as encode_anthropic
 from dragoman.wire.claude_code.decoder import ClaudeCodeDecoder
+from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.ollama.request import encode_request as encode_ollama
 from dragoman.wire.openai.request import encode_request as encode_openai
 
@@ -184,3 +185,11 @@ def test_a_number_that_json_does_not_have_is_left_out_of_an_opaque_block(number:
     events = anthropic_streams.decode(frames).events
     (metadata,) = [event.provider_metadata for event in events if isinstance(event, e.ToolInputAvailable)]
     assert metadata == {"anthropic": {"block": {key: block[key] for key in ("type", "id", "name", "input")}}}
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\ude00"])
+def test_what_is_parsed_leniently_has_no_halves_but_in_frames_whose_other_half_may_follow(half: str) -> None:
+    payload = b'{"a\\ud83d": ["%s", NaN, "b"]}' % half.encode()
+    value = parse_lenient_json(payload)
+    assert json.dumps(value) == '{"a\\ufffd": ["\\ufffd", NaN, "b"]}'
+    assert json.dumps(parse_lenient_json(payload, keeps_halves=True)) == payload.decode()

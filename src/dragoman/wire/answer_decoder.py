@@ -8,7 +8,6 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
-from dragoman.json_decoding import replace_surrogates
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.provider_errors import (
     EMPTY_VALUES,
@@ -178,7 +177,7 @@ class SSEAnswerDecoder(AnswerDecoder[Builder]):
 def parse_answer(raw: bytes) -> Any:
     """Parse an answer that is one JSON document, leniently. Raises ProviderError if nothing is in it."""
     try:
-        value = replace_surrogates(parse_lenient_json(raw))
+        value = parse_lenient_json(raw)
     except ValueError as error:
         raise invalid_json_error(raw, error) from None
     except RecursionError:

@@ -36,8 +36,12 @@ def is_part_of_mark(raw: bytes) -> bool:
     return 0 < len(raw) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(raw)
 
 
-def parse_lenient_json(payload: bytes) -> Any:
-    """Parse JSON that may have NaN, control characters, lone surrogates or invalid UTF-8; else ValueError."""
+def parse_lenient_json(payload: bytes, *, keeps_halves: bool = False) -> Any:
+    """Parse JSON that may have NaN, control characters, lone surrogates or invalid UTF-8; else ValueError.
+
+    Surrogates become U+FFFD, so that what is read can be stored. With `keeps_halves` they stay: for frames of
+    a stream, where the other half may follow in the next frame.
+    """
     if len(payload) > LARGE:
         try:
             return decode_json(payload.removeprefix(BYTE_ORDER_MARK))
@@ -45,7 +49,8 @@ def parse_lenient_json(payload: bytes) -> Any:
             if len(payload) > MAX_LENIENT:
                 raise ValueError(str(error)) from None
     try:
-        return json.loads(payload.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace"), strict=False)
+        value = json.loads(payload.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace"), strict=False)
+        return value if keeps_halves or b"\\u" not in payload else replace_surrogates(value)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 

@@ -13,10 +13,11 @@ import msgspec
 
 from dragoman.errors import FrameTooLong, ProviderCategory, ProviderError
 from dragoman.events import Usage
-from dragoman.json_decoding import parse_digits
+from dragoman.json_decoding import is_deeper_than, parse_digits
 from dragoman.wire.token_estimate import cut_answer_length
 
 MAX_MESSAGE_LENGTH = 2000  # characters
+MAX_DEPTH = 20  # levels at which an error is looked for, and its message
 
 _CONTEXT_LIMIT_PATTERN = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt (is )?too long|too_many_prompt_tokens|"
@@ -73,10 +74,11 @@ _CODE_FIELDS = ("code", "type", "status", "error_code", "error_type")
 _STATUS_FIELDS = ("status_code", "http_status", "raw_status_code", "code", "status", "error_code")
 
 
-def find_error(value: Any) -> Any:
+def find_error(value: Any, *, depth: int = MAX_DEPTH) -> Any:
     """Return the error in a JSON value that was received instead of an answer; None if it contains none."""
     if isinstance(value, list):
-        return next((nested for item in value if (nested := find_error(item)) is not None), None)
+        found = (find_error(item, depth=depth - 1) for item in value if depth)
+        return next((error for error in found if error is not None), None)
     if not isinstance(value, Mapping):
         return None
     error = value.get("error")
@@ -101,7 +103,7 @@ def provider_error(error: Any, *, status: int | None = None) -> ProviderError:
     """Create the ProviderError for an error body, or for the result of `find_error`."""
     text = describe_error(error)
     fields = error if isinstance(error, Mapping) else {}
-    codes = " ".join(str(fields[key]) for key in _CODE_FIELDS if fields.get(key))
+    codes = " ".join(_codes_in(fields))
     if status is None or status < 400:
         status = _status_code(error)
     category, transient = categorise(f"{codes} {text}", status=status)
@@ -111,7 +113,8 @@ def provider_error(error: Any, *, status: int | None = None) -> ProviderError:
         upstream_status=status,
         transient=transient,
     )
-    result.details = error if isinstance(error, Mapping) else None
+    if isinstance(error, Mapping) and not is_deeper_than(error, MAX_DEPTH):
+        result.details = error
     return result
 
 
@@ -138,14 +141,22 @@ def describe_error(error: Any) -> str:
     return _message_text(error).encode(errors="replace").decode().strip()[:MAX_MESSAGE_LENGTH]
 
 
-def _message_text(error: Any) -> str:
+def _codes_in(error: Mapping[str, Any]) -> list[str]:
+    codes = (error.get(key) for key in _CODE_FIELDS)
+    return [str(code) for code in codes if code and not isinstance(code, dict | list)]
+
+
+def _message_text(error: Any, *, depth: int = MAX_DEPTH) -> str:
     if isinstance(error, str):
         return error
+    if not depth:
+        return ""
     if isinstance(error, list):
-        return "; ".join(filter(None, map(_message_text, error)))
+        return "; ".join(filter(None, (_message_text(item, depth=depth - 1) for item in error)))
     if not isinstance(error, Mapping):
         return "" if error is None else str(error)
-    text = next((nested for key in _MESSAGE_FIELDS if (nested := _message_text(error.get(key)))), "")
+    found = (_message_text(error.get(key), depth=depth - 1) for key in _MESSAGE_FIELDS)
+    text = next(filter(None, found), "")
     location = error.get("loc")
     if isinstance(location, list):
         text = f"{'.'.join(map(str, location))}: {text}"
@@ -153,7 +164,7 @@ def _message_text(error: Any) -> str:
     raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     if isinstance(raw, str) and raw and raw not in text:
         text = f"{text}: {raw}" if text else raw
-    return text or next((str(error[key]) for key in _CODE_FIELDS if error.get(key)), "")
+    return text or next(iter(_codes_in(error)), "")
 
 
 def _status_code(error: Any) -> int | None:

@@ -17,7 +17,6 @@ from dragoman.accounts.upstream_answer import AnswerProgress, EventAnswer
 from dragoman.agent import run_end
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
-from dragoman.json_decoding import replace_surrogates
 from dragoman.large_json import SMALL, measure
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits, Family
@@ -161,14 +160,8 @@ class RelayedAnswer:
         tap, progress = self._tap, self._progress
         if tap is not None:
             progress.usage, progress.text_length = tap.usage, tap.text_length
-            self._note_texts(tap.model, tap.finish_reason)
+            progress.model, progress.finish_reason = tap.model, tap.finish_reason
         return progress
-
-    def _note_texts(self, model: str | None, finish_reason: str | None) -> None:
-        """Note texts of the provider; no database takes the lone surrogates that JSON may have."""
-        if not f"{model}{finish_reason}".isascii():
-            model, finish_reason = replace_surrogates((model, finish_reason))
-        self._progress.model, self._progress.finish_reason = model, finish_reason
 
     async def start(self) -> RelayedAnswer | TranslatedAnswer:
         """See `UpstreamAnswer.start`."""
@@ -295,7 +288,7 @@ class RelayedAnswer:
         self.document = summary.repaired or document
         self._progress.started = True
         self._progress.usage = summary.usage
-        self._note_texts(summary.model, summary.finish_reason)
+        self._progress.model, self._progress.finish_reason = summary.model, summary.finish_reason
         if summary.usage is None and self._translate is not None:
             with suppress(ProviderError):  # read once more as events, to estimate how long it is
                 events = await self._translate(document).start()

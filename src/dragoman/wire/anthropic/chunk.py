@@ -64,7 +64,7 @@ def read_chunk(payload: bytes) -> AnthropicChunk | None:
         return _decoder.decode(payload)
     except DECODE_ERRORS:
         pass
-    value = parse_lenient_json(payload)
+    value = parse_lenient_json(payload, keeps_halves=True)
     if value is None:
         return None
     if isinstance(value, list) and value:

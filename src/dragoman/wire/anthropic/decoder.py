@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Unpack
 
 from dragoman.events import Event
-from dragoman.json_decoding import replace_surrogates
 from dragoman.wire.answer_decoder import AnswerOptions, parse_answer
 from dragoman.wire.anthropic.chunk import AnthropicChunk, anthropic_error, decode_chunks, read_chunk
 from dragoman.wire.anthropic.event_builder import AnthropicEventBuilder
@@ -104,7 +103,7 @@ class AnthropicDecoder(NamedEventDecoder[AnthropicEventBuilder, AnthropicChunk])
 def _error_from(payload: bytes) -> object:
     """The error in an error event that does not have it in `error`."""
     try:
-        value = replace_surrogates(parse_lenient_json(payload))
+        value = parse_lenient_json(payload)
     except ValueError:
         return None
     return find_error(value) or value

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
-from dragoman.json_decoding import well_formed
 from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event, own_id
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.json_codec import as_text, parse_lenient_json
@@ -154,7 +153,7 @@ class AnthropicTap(AnswerTap):
                 return False
             self._id = event.message.id
             self._started = True
-            self.model = well_formed(event.message.model) if event.message.model else None
+            self.model = event.message.model or None
             self._record_stop_reason(event.message.stop_reason)
             self._record_usage(event.message.usage)
         if event_type == "message_delta":
@@ -180,7 +179,7 @@ def parse_event(frame: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(frame)
     except _DECODE_ERRORS:
-        value = parse_lenient_json(frame)
+        value = parse_lenient_json(frame, keeps_halves=True)
     return value if isinstance(value, dict) else {}
 
 

@@ -68,7 +68,7 @@ def _read_with_surrogates(raw: bytes) -> ClaudeCodeMessage | None:
     if mend_json(raw) is None:
         return None
     try:
-        value = parse_lenient_json(raw)
+        value = parse_lenient_json(raw, keeps_halves=True)
         event = value.pop("event", None)
         message = msgspec.convert(replace_surrogates(value), ClaudeCodeMessage)
     except (ValueError, AttributeError, RecursionError):

@@ -90,7 +90,7 @@ def read_chunk(payload: bytes) -> OllamaChunk:
         chunk = None
     if chunk is not None and (chunk.message is not None or chunk.done):
         return chunk
-    value = parse_lenient_json(payload)
+    value = parse_lenient_json(payload, keeps_halves=True)
     if not isinstance(value, dict):
         raise ValueError(f"the line is a JSON {type(value).__name__}, not an object")
     try:

@@ -101,7 +101,7 @@ def read_chunks(payload: bytes) -> list[OpenAIChunk]:
 def read_objects(payload: bytes) -> list[dict[str, Any]]:
     """Parse the JSON objects in one frame leniently; ValueError if it contains anything else."""
     try:
-        value = parse_lenient_json(payload)
+        value = parse_lenient_json(payload, keeps_halves=True)
     except ValueError:
         lines = payload.split(b"\n")
         if len(lines) == 1:
@@ -127,7 +127,7 @@ def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
     return OpenAIChunk(
         choices=None if choices is None else [_lenient_choice(choice) for choice in _objects(choices)],
         model=as_text(replace_surrogates(value.get("model"))),
-        usage=value.get("usage"),
+        usage=replace_surrogates(value.get("usage")),
         **{name: replace_surrogates(value.get(name)) for name in _TOP_LEVEL_FIELDS},
     )
 
@@ -148,11 +148,11 @@ def _lenient_choice(value: Mapping[str, Any]) -> OpenAIChoice:
     return OpenAIChoice(
         index=as_integer(value.get("index")),
         delta=_lenient_delta(value.get("delta")),
-        finish_reason=as_text(value.get("finish_reason")),
+        finish_reason=as_text(replace_surrogates(value.get("finish_reason"))),
         message=_lenient_delta(value.get("message")),
         text=as_text(value.get("text")),
         error=replace_surrogates(value.get("error")),
-        usage=value.get("usage"),
+        usage=replace_surrogates(value.get("usage")),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.json_decoding import DECODE_ERRORS, well_formed
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.chunk import (
     OpenAIChunk,
@@ -341,7 +341,7 @@ class OpenAITap(AnswerTap):
         if error:
             self.failure = provider_error(error)
             return False
-        self.model = self.model or well_formed(chunk.model) or None
+        self.model = self.model or chunk.model or None
         if chunk.usage is not None and has_counts(chunk.usage):
             self._usage = chunk.usage
         elif isinstance(chunk.x_groq, dict) and has_counts(chunk.x_groq.get("usage")):

@@ -63,7 +63,7 @@ def read_chunk(payload: bytes) -> ResponsesChunk | None:
             return chunk
     except DECODE_ERRORS:
         pass
-    value = parse_lenient_json(payload)
+    value = parse_lenient_json(payload, keeps_halves=True)
     if value is None:
         return None
     if isinstance(value, list) and value:

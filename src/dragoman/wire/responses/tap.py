@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.json_decoding import DECODE_ERRORS, well_formed
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.document_tap import read_document
 from dragoman.wire.openai.stream_repair import encode_repaired
@@ -202,7 +202,7 @@ class ResponsesTap(AnswerTap):
 
     def _record_model(self, response: Mapping[str, Any] | None) -> None:
         model = (response or {}).get("model")
-        self.model = well_formed(model) if isinstance(model, str) and model else self.model
+        self.model = model if isinstance(model, str) and model else self.model
 
 
 def _read_event(frame: bytes) -> ResponsesTapEvent | None:
