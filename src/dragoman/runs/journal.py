@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 from msgspec import UNSET
@@ -38,6 +39,7 @@ MAX_WHOLE = 65_536  # characters up to which a part that has ended is written as
 MAX_PIECE = 262_144  # characters of text in one write
 MAX_PARTS = 500  # that one write encodes
 MAX_BACKLOG = 1_048_576  # characters not yet written, from which on the run waits for the database
+PART_SIZE = MAX_PIECE // MAX_PARTS  # characters that take as much time to write as the rest of a part
 LONG_WRITE = 32_768  # characters from which on other writes go ahead
 
 
@@ -218,8 +220,14 @@ class Journal:
             await asyncio.wait([self._write])
 
     def _backlog(self) -> int:
-        """Return how many characters of growing parts are neither written nor on their way."""
-        fold, total = self._fold, 0
+        """Return how many characters are neither written nor on their way, each part with its `PART_SIZE`.
+
+        Parts that have ended count as those that grow. There may be a hundred thousand: then it is the most.
+        """
+        fold = self._fold
+        total = len(fold.dirty) * PART_SIZE
+        if total >= MAX_BACKLOG:
+            return total
         for index in fold.dirty:
             builder = fold.builders[index] if index < len(fold.builders) else None
             if isinstance(builder, BlockBuilder | ToolCallBuilder):
@@ -371,16 +379,19 @@ class Journal:
     # What a write has.
 
     def _make_plan(self, *, write_all: bool) -> PlannedWrite:
-        """Plan the next write: what is complete first. What there is no room for stays dirty."""
+        """Plan the next write: what is complete first. What there is no room for stays dirty.
+
+        No more parts are looked at than the write can have: a message may have very many.
+        """
         fold = self._fold
-        count = len(fold.builders)
-        self._has_shrunk |= any(index >= count for index in fold.dirty)
-        fold.dirty = {index for index in fold.dirty if index < count}
+        self._drop_missing()
         self._write_number += 1
         plan = PlannedWrite(self._write_number)
-        due = sorted(filter(self._is_due_now, fold.dirty))
-        growing = sorted(fold.dirty.difference(due)) if write_all else []
-        for number, index in enumerate((*due, *growing)):
+        most = len(fold.dirty) if self._is_closed else MAX_PARTS
+        due = list(islice(filter(self._is_due_now, fold.dirty), most))
+        plan.is_partial = len(due) == most < len(fold.dirty)
+        growing = sorted(fold.dirty.difference(due)) if write_all and not plan.is_partial else []
+        for number, index in enumerate((*sorted(due), *growing)):
             plan.indexes.add(index)
             has_room = plan.size < MAX_PIECE and len(plan.changed) < MAX_PARTS
             if (has_room or self._is_closed) and self._plan_part(plan, index):
@@ -388,6 +399,14 @@ class Journal:
             elif number < len(due):
                 plan.is_partial = True
         return plan
+
+    def _drop_missing(self) -> None:
+        """Forget the changes of parts that the message no longer has."""
+        fold = self._fold
+        count = len(fold.builders)
+        if fold.dirty and max(fold.dirty) >= count:
+            self._has_shrunk = True
+            fold.dirty = {index for index in fold.dirty if index < count}
 
     def _plan_part(self, plan: PlannedWrite, index: int) -> bool:
         """Add a part to the write; return whether it has all of it."""
