@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
+from dragoman.wire.openai.chunk import MAX_CHOICES
+from dragoman.wire.openai.document_tap import read_completion
 from dragoman.wire.openai.tap import OpenAITap
 from dragoman.wire.openai.usage import has_counts
 from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
@@ -423,3 +425,37 @@ def test_a_frame_near_the_limit_never_raises(size: int) -> None:
     tap = OpenAITap(limit=1000)
     run(tap, [b"data: " + b"x" * (size - 6)])
     assert failed(tap).category == "api_error"
+
+
+CHOICES: Mapping[str, Callable[[int], Any]] = {
+    "regular": lambda index: {"index": index, "delta": {"content": "x"}},
+    "irregular": lambda index: {"index": str(index), "delta": {"content": "x"}},
+    "empty": lambda _: {},
+    "calls": lambda index: {
+        "index": index,
+        "delta": {"tool_calls": [{"index": 0, "id": f"c{index}", "function": {"name": "f"}}]},
+    },
+}
+
+
+@pytest.mark.parametrize("form", CHOICES)
+def test_an_answer_of_very_many_choices_is_an_error(form: str) -> None:
+    choices = [CHOICES[form](index) for index in range(MAX_CHOICES + 1)]
+    head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    tap = OpenAITap()
+    assert tap.feed(sse({**head, "choices": choices[:-1]}, done=False)) != b""
+    assert tap.failure is None
+    tap = OpenAITap()
+    assert tap.feed(sse({**head, "choices": choices}, done=False)) == b""
+    assert tap.failure is not None
+    assert "more than 1000 choices" in tap.failure.message
+    with pytest.raises(ProviderError, match="more than 1000 choices"):
+        read_completion(msgspec.json.encode({**head, "object": "chat.completion", "choices": choices}))
+
+
+def test_an_answer_whose_choices_come_one_by_one_has_no_more_of_them() -> None:
+    tap = OpenAITap()
+    for index in range(MAX_CHOICES + 1):
+        assert tap.failure is None
+        tap.feed(sse({**HEAD, "choices": [{"index": index, "delta": {"content": "x"}}]}, done=False))
+    assert tap.failure is not None

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import FrameTooLong
-from dragoman.wire.sse import DONE_FRAME, NamedFrame, SSEParser, encode_comment, encode_frame
+from dragoman.wire.sse import (
+    DONE_FRAME,
+    MAX_EMPTY_BYTES,
+    NamedFrame,
+    SSEParser,
+    encode_comment,
+    encode_frame,
+)
 
 Frames = list[tuple[bytes, str | None]]
 
@@ -94,6 +101,36 @@ def test_comments_are_counted_as_a_sign_of_life() -> None:
     assert splitter.comment_count == 2
     assert splitter.close() == []
     assert splitter.comment_count == 3
+
+
+@pytest.mark.parametrize("line", [b":\n\n", b": x\n", b"\n", b":\n\n\n:\n"])
+def test_comments_between_frames_are_skipped_many_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    parsed: list[bytes] = []
+    parse = SSEParser._parse_frame
+
+    def parse_counted(parser: SSEParser, text: bytes, frames: list[bytes]) -> None:
+        parsed.append(text)
+        parse(parser, text, frames)
+
+    monkeypatch.setattr(SSEParser, "_parse_frame", parse_counted)
+    splitter, many = SSEParser(), line * 10_000
+    assert splitter.feed(many + b"data: a\n\n" + many + b"data: b\n\n" + many + b"\n") == [b"a", b"b"]
+    assert splitter.comment_count == 3 * many.count(b":")
+    assert len(parsed) <= 4
+
+
+@pytest.mark.parametrize("line", [b":\n\n", b"\n", b"data:\n\n", b"event: a\n\n", b"id: 1\n\n"])
+def test_a_stream_without_data_ends(line: bytes) -> None:
+    """Such bytes compress to a thousandth."""
+    splitter, read = SSEParser(), line * 20_000
+    for _ in range(MAX_EMPTY_BYTES // len(read) - 1):
+        splitter.feed(read)
+    assert [frame for frame in splitter.feed(read + b"data: a\n\n") if frame] == [b"a"]
+    reads = [read] * (MAX_EMPTY_BYTES // len(read) + 2)
+    with pytest.raises(FrameTooLong, match="have no data"):
+        [*map(splitter.feed, reads)]
 
 
 @pytest.mark.parametrize(

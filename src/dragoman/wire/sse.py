@@ -7,14 +7,19 @@ blank line, a bare `error: {...}` field is a frame, and so is a raw `{"error"...
 
 from __future__ import annotations
 
+import re
+
 from dragoman.errors import FrameTooLong
 
 MAX_FRAME_BYTES = 16_000_000  # an image takes some megabytes
+MAX_EMPTY_BYTES = 16_000_000  # of comments and frames without data, with no other frame between them
 DONE_FRAME = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"
 _DATA_PREFIX = b"data: "
 _DATA_SEPARATOR = b"\n\n" + _DATA_PREFIX
+# Comments and blank lines where a frame begins. Possessive, so that no place to go back to is kept.
+_SKIPPED = re.compile(rb"(?:(?<=\n\n)|\A)(?:(?::[^\n]*+)?\n)++")
 
 
 class NamedFrame(bytes):
@@ -52,7 +57,7 @@ class SSEParser:
 
     A frame is its data; one with an event name is a `NamedFrame`. `comment_count` counts comment lines: a
     sign of life, but no progress. Raises FrameTooLong for a frame longer than `limit` bytes, also before its
-    end has arrived.
+    end has arrived, and for `MAX_EMPTY_BYTES` without a frame that has data.
     """
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
@@ -60,6 +65,7 @@ class SSEParser:
         self.pending_size = 0
         """Bytes of the incomplete frame that have arrived."""
         self._limit = limit
+        self._empty_size = 0
         self._pending: list[bytes] = []  # reads of the incomplete frame
         self._started = False
         self._after_cr = False
@@ -147,11 +153,24 @@ class SSEParser:
                 frames_data[0] = frames_data[0][len(_DATA_PREFIX) :]
                 return frames_data
         frames: list[bytes] = []
-        for text in raw.split(b"\n\n"):
+        size = len(raw)
+        for text in self._skip_comments(raw).split(b"\n\n"):
             if len(text) > self._limit:
                 self._raise_too_long()
             self._parse_frame(text, frames)
+        self._empty_size = 0 if any(frames) else self._empty_size + size
+        if self._empty_size > MAX_EMPTY_BYTES:
+            raise FrameTooLong(
+                f"{MAX_EMPTY_BYTES} bytes of the event stream have no data",
+                hint="the server sends nothing but comments",
+            )
         return frames
+
+    def _skip_comments(self, raw: bytes) -> bytes:
+        """Count all comments; return the bytes without those between frames: there may be millions."""
+        self.comment_count += raw.count(b"\n:") + raw.startswith(b":")
+        has_many = raw.startswith((b":", b"\n")) or b"\n\n:" in raw or b"\n\n\n" in raw
+        return _SKIPPED.sub(b"", raw) if has_many else raw
 
     def _parse_frame(self, text: bytes, frames: list[bytes]) -> None:
         data: list[bytes] = []
@@ -164,8 +183,6 @@ class SSEParser:
                 event = value.removeprefix(b" ")
             elif _is_error_field(name):
                 frames.append(NamedFrame(value.strip() if name == b"error" else line, "error"))
-            elif line and not name:
-                self.comment_count += 1
         joined = b"\n".join(data)
         if event and (data or event == b"error"):
             frames.append(NamedFrame(joined, event.decode(errors="replace")))

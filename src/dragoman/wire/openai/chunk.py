@@ -12,8 +12,11 @@ from typing import Any
 
 import msgspec
 
+from dragoman.errors import ProviderError
 from dragoman.json_decoding import DECODE_ERRORS, parse_digits, replace_surrogates
 from dragoman.wire.json_codec import as_text, parse_lenient_json
+
+MAX_CHOICES = 1_000  # of a relayed answer: each is checked, and repaired, by itself
 
 
 class OpenAIFunctionCall(msgspec.Struct, gc=False):
@@ -130,6 +133,14 @@ def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
         usage=replace_surrogates(value.get("usage")),
         **{name: replace_surrogates(value.get(name)) for name in _TOP_LEVEL_FIELDS},
     )
+
+
+def check_choice_count(count: int) -> None:
+    """Raise ProviderError when an answer has more choices than anybody asks for."""
+    if count > MAX_CHOICES:
+        raise ProviderError(
+            f"the provider's answer has more than {MAX_CHOICES} choices, the maximum", category="api_error"
+        )
 
 
 def list_choices(chunk: Mapping[str, Any]) -> list[Any] | None:

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.json_decoding import DECODE_ERRORS, decode_fields, decode_json, decode_typed
 from dragoman.large_json import LARGE
 from dragoman.wire.json_codec import compact_json, parse_lenient_json
-from dragoman.wire.openai.chunk import as_integer
+from dragoman.wire.openai.chunk import as_integer, check_choice_count
 from dragoman.wire.openai.stream_repair import encode_repaired, find_delta, objects_in, repair_content
 from dragoman.wire.openai.usage import OpenAIUsage, read_standard_usage, read_usage
 from dragoman.wire.provider_errors import (
@@ -99,6 +99,7 @@ def _read_lenient_completion(raw: bytes, defaults: AnswerDefaults) -> AnswerSumm
     """Read a document of any other vendor, leniently. It is whole, also without a finish reason."""
     value = read_document(raw, "choices")
     choices = value["choices"] if isinstance(value["choices"], list) else []
+    check_choice_count(len(choices))
     choices = [choice for choice in choices if isinstance(choice, dict)]
     if any(choice.get("finish_reason") == "error" for choice in choices):
         raise provider_error(next((choice.get("error") for choice in choices if choice.get("error")), None))

@@ -19,7 +19,9 @@ from dragoman.wire.openai.chunk import (
     OpenAIChunk,
     OpenAIDelta,
     OpenAIToolCallDelta,
+    check_choice_count,
     lenient_chunk,
+    list_choices,
     read_objects,
 )
 from dragoman.wire.openai.stream_repair import (
@@ -306,6 +308,8 @@ class OpenAITap(AnswerTap):
             pass
         try:
             values = read_objects(frame)
+            for value in values:
+                check_choice_count(len(list_choices(value) or ()))
             has_content = self._repair.has_content = self.text_length > 0
             chunks_read = [to_tap_chunk(lenient_chunk(value), has_content=has_content) for value in values]
         except (ValueError, RecursionError):
@@ -332,7 +336,8 @@ class OpenAITap(AnswerTap):
         return False
 
     def _record(self, chunk: OpenAITapChunk, frame: bytes) -> bool:
-        """Record a chunk; False if it is an error."""
+        """Record a chunk; False if it is an error. Raises ProviderError for too many choices."""
+        check_choice_count(len(chunk.choices))
         error = chunk.error or next((choice.error for choice in chunk.choices if choice.error), None)
         if isinstance(chunk.x_groq, dict):
             error = error or chunk.x_groq.get("error")
@@ -351,6 +356,7 @@ class OpenAITap(AnswerTap):
             if choice.usage is not None and has_counts(choice.usage):
                 self._usage = choice.usage
             self._record_choice(choice)
+        check_choice_count(len(self._unfinished_choices) + len(self._finished_choices))
         return self.failure is None
 
     def _record_choice(self, choice: OpenAITapChoice) -> None:
