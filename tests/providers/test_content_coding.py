@@ -46,6 +46,7 @@ CODINGS: Mapping[str, tuple[str, Callable[[bytes], bytes]]] = {
     "gzip in name only": ("gzip", bytes),
     "zstd in name only": ("zstd", bytes),
 }
+DOCUMENT = b'{"choices": [{"message": {"content": "h\xc3\xa9llo {}"}}]}\n'
 
 
 async def decode(coding: str, pieces: list[bytes]) -> list[bytes]:
@@ -72,14 +73,20 @@ async def test_a_coded_body_is_decoded_however_it_is_cut(case: str, size: int) -
 
 
 @pytest.mark.parametrize("is_coded", [True, False])
-@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+@pytest.mark.parametrize("coding", ["gzip", "zlib", "raw deflate", "br", "zstd"])
 async def test_a_document_is_read_in_its_coding_or_as_it_is_however_it_is_cut_in_two(
     coding: str, is_coded: bool
 ) -> None:
-    document = b'{"choices": [{"message": {"content": "h\xc3\xa9llo {}"}}]}\n'
-    body = CODINGS[coding][1](document) if is_coded else document
+    name, encode = CODINGS[coding]
+    body = encode(DOCUMENT) if is_coded else DOCUMENT
     for place in range(len(body)):
-        assert b"".join(await decode(coding, [body[:place], body[place:]])) == document, place
+        assert b"".join(await decode(name, [body[:place], body[place:]])) == DOCUMENT, place
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("body", [TEXT, b"event: x\n" + TEXT, b"\n " + DOCUMENT])
+async def test_a_body_that_is_coded_in_name_only_is_read_as_it_is(coding: str, body: bytes) -> None:
+    assert b"".join(await decode(coding, [body])) == body
 
 
 @pytest.mark.parametrize("case", [case for case in CODINGS if CODINGS[case][1] is not bytes])

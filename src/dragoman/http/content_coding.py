@@ -23,6 +23,8 @@ ZSTD_WINDOW = 8 * 1024 * 1024  # bytes, as RFC 9659 allows
 MAX_CODINGS = 4
 GZIP_BITS, ZLIB_BITS, RAW_BITS = 31, 15, -15
 GZIP_START, ZSTD_START = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+UNMARKED = ("br", "deflate")  # codings that may begin with any byte
+STREAM_STARTS = (b"data:", b"event:")
 
 Receive = Callable[[], Awaitable[bytes]]
 
@@ -199,13 +201,14 @@ def is_mislabelled(coding: str, data: bytes) -> bool:
     """Whether a body is not compressed at all, as behind proxies that decode it and leave the header.
 
     `data` is its first read. No br begins with a brace: that is the end of an empty stream, with padding that
-    RFC 7932 does not allow. After white space, only a document that was read whole counts as one.
+    RFC 7932 does not allow; nor does raw deflate, of a text that is not mostly of letters beyond Latin. After
+    white space, only a document that was read whole counts as one, and a stream only with its first word.
     """
     start = {"gzip": GZIP_START, "zstd": ZSTD_START[:1]}.get(coding)
     if start is not None:
         return not data.startswith(start[: len(data)])
     is_whole = data.lstrip()[:1] == b"{" and data.rstrip()[-1:] == b"}"
-    return coding == "br" and (data[:1] == b"{" or is_whole)
+    return coding in UNMARKED and (data[:1] == b"{" or is_whole or data.startswith(STREAM_STARTS))
 
 
 def make_decoder(coding: str, *, peer: str) -> Decoder:
