@@ -35,7 +35,7 @@ UNITS: Mapping[str | None, float] = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3_600.
 MIN_TICK = 1.0  # seconds
 MAX_FAILURES = 100
 MAX_STEPS = 500
-LATER_FIELDS = frozenset({"subagent", "max_steps", "learn", "topic"})
+LATER_FIELDS = frozenset({"subagent", "max_steps", "learn", "topic", "max_chain"})
 """Fields that came later: a definition without them has the hash that it had before."""
 
 
@@ -87,10 +87,15 @@ class WebhookConfig(TriggerConfig, frozen=True):
 
 
 class FileConfig(TriggerConfig, frozen=True):
-    """Fires at changes of files in the workspace of its team, by a pattern of their paths."""
+    """Fires at changes of files in the workspace of its team, by a pattern of their paths.
+
+    `max_chain` is how many times it fires in a row for changes that were made while a task of it ran, by
+    default `MAX_CHAIN`.
+    """
 
     path: Pattern
     on: Annotated[tuple[FileChange, ...], Meta(min_length=1)] = ("created", "changed")
+    max_chain: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
 
 CONFIG_TYPES: Mapping[TriggerType, type[TriggerConfig]] = {
@@ -145,7 +150,11 @@ class TriggerDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """Return the definition as it was written, with all defaults."""
         body: dict[str, Any] = msgspec.to_builtins(self.fields)
         body = {name: value for name, value in body.items() if value is not None or name not in LATER_FIELDS}
-        return body | {"overlap": self.overlap, "config": msgspec.to_builtins(self.config)}
+        config = msgspec.to_builtins(self.config)
+        config = {
+            name: value for name, value in config.items() if value is not None or name not in LATER_FIELDS
+        }
+        return body | {"overlap": self.overlap, "config": config}
 
     @property
     def body(self) -> str:

@@ -136,6 +136,9 @@ class TriggerStatements:
         self.of_task = compiler.compile(found.where(columns.task_id == bindparam("task_id")))
         others = found.where(here, columns.key != bindparam("key"), is_active)
         self.active_occurrences = compiler.compile(others.order_by(*oldest))
+        had_task = columns.task_id.is_not(None)
+        is_recent = or_(columns.ended_at.is_(None), columns.ended_at >= bindparam("since"))
+        self.working = compiler.compile(found.where(here, had_task, is_recent).order_by(*oldest))
         is_queued = one_of(columns.state, "queued")
         self.count_queued = compiler.compile(
             select(func.count()).select_from(occurrences).where(here, is_queued)

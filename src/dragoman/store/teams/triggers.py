@@ -383,19 +383,16 @@ class TriggerRepository:
         found = await self._occurrences(self._sql.queued, {"trigger_id": trigger_id})
         return found[0] if found else None
 
-    async def list_running(self, trigger_id: str) -> Sequence[TriggerOccurrence]:
-        """Return the active occurrences of a trigger."""
-        return await self._occurrences(self._sql.active_occurrences, {"trigger_id": trigger_id, "key": ""})
+    async def list_working(self, trigger_id: str, *, since: float) -> Sequence[TriggerOccurrence]:
+        """Return the occurrences whose tasks have not ended, or since a time, oldest first."""
+        return await self._occurrences(self._sql.working, {"trigger_id": trigger_id, "since": since})
 
     async def history(
         self, trigger_id: str, *, before: float | None = None, limit: int = 50
     ) -> Sequence[TriggerOccurrence]:
         """Return occurrences of a trigger, newest first."""
-        params = {
-            "trigger_id": trigger_id,
-            "limit": limit,
-            "before": FAR_FUTURE if before is None else before,
-        }
+        until = FAR_FUTURE if before is None else before
+        params = {"trigger_id": trigger_id, "limit": limit, "before": until}
         return await self._occurrences(self._sql.history, params)
 
     async def settle(

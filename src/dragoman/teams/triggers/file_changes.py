@@ -2,6 +2,10 @@
 
 A trigger stores what it saw last, for each folder: hosts with folders of their own do not take the files of
 one for changes in the other. The occurrence is named by path, time and size, so a change fires once.
+
+Who has changed a file is not known. A task that changes files which its own trigger watches would fire it for
+ever, so firings for changes that were made while a task of the trigger ran are counted, as a chain, and the
+trigger is disabled when that is too long.
 """
 
 from __future__ import annotations
@@ -35,9 +39,17 @@ REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers, while there a
 SETTLE_TIME = 1.0  # seconds that a file has to stay as it is: it may still be being written
 MAX_FILES = 5_000  # of one trigger
 MAX_FOLDERS = 10  # of which a trigger knows the files: those of hosts that are gone are forgotten
+MAX_CHAIN = 25  # firings in a row for changes that a task of the trigger may have made
+CHAIN_SLACK = 15.0  # seconds for which a change that a task has made may be found after its end
 MAX_CHANGES = 100  # occurrences of one look; the others follow at the next one
 Seen: TypeAlias = dict[str, tuple[int, int]]
 """Time of change and size of each file, by its path in the workspace."""
+
+
+CHAIN_ENDED = (
+    "it has fired {limit} times in a row for changes that were made while a task of it ran, so its tasks "
+    "seem to change the files that it watches: let them write elsewhere, or set max_chain"
+)
 
 
 class WatchedFiles(NamedTuple):
@@ -58,6 +70,8 @@ class FileWatcher:
         self._changed = asyncio.Event()
         self._watched: Sequence[WatchedFiles] = ()
         self._read_at = float("-inf")
+        self._looked_at: float | None = None
+        self._gap = 0.0  # seconds between the last two looks
 
     def refresh(self) -> None:
         """Look now."""
@@ -85,6 +99,8 @@ class FileWatcher:
         Which triggers there are is read when they are new, and at times: another host may have changed them.
         """
         now = time.monotonic()
+        self._gap = now - self._looked_at if self._looked_at is not None else 0.0
+        self._looked_at = now
         if is_new or now > self._read_at + REFRESH_INTERVAL:
             self._watched = await self._read_triggers()
             self._read_at = now
@@ -120,19 +136,39 @@ class FileWatcher:
         watched.seen[name] = seen
         if seen == progress[name]:
             return
+        wanted = [(path, change) for path, change in changes if change in watched.config.on]
+        chain = await self._chain(trigger) if wanted else 0
+        limit = watched.config.max_chain or MAX_CHAIN
         fired = [
-            self._occurrence(trigger, path, change=change, stat=found.get(path) or progress[name][path])
-            for path, change in changes
-            if change in watched.config.on
+            self._occurrence(
+                trigger, path, change=change, stat=found.get(path) or progress[name][path], chain=chain
+            )
+            for path, change in wanted
+            if chain <= limit
         ]
         if await self._triggers.fire(trigger, fired, progress=encode(progress, name, seen=seen)):
             self._service.wake()
+        if chain > limit:
+            reason = CHAIN_ENDED.format(limit=limit)
+            log.warning("the trigger %s of the team %s is disabled: %s", trigger.name, trigger.team, reason)
+            await self._service.disable(trigger, reason)
+
+    async def _chain(self, trigger: TriggerRecord) -> int:
+        """Return how many firings in a row changes that are found now may come from, themselves included.
+
+        That is 0 unless a task of the trigger runs, or has run when they may have been made.
+        """
+        since = self._triggers.now() - CHAIN_SLACK - self._gap
+        working = await self._triggers.list_working(trigger.id, since=since)
+        return max((chain_of(each) + 1 for each in working), default=0)
 
     def _occurrence(
-        self, trigger: TriggerRecord, path: str, *, change: FileChange, stat: tuple[int, int]
+        self, trigger: TriggerRecord, path: str, *, change: FileChange, stat: tuple[int, int], chain: int
     ) -> TriggerOccurrence:
         now = self._triggers.now()
         shown = {"path": path, "change": change, "size": stat[1]}
+        if chain:
+            shown["chain"] = chain
         return TriggerOccurrence(
             trigger_id=trigger.id,
             key=f"file:{change}:{stat[0]}:{stat[1]}:{path}",
@@ -141,6 +177,12 @@ class FileWatcher:
             next_at=now,
             input=occurrence_input(trigger, due_at=now, file=shown),
         )
+
+
+def chain_of(occurrence: TriggerOccurrence) -> int:
+    """Return the place of an occurrence in a chain; 0 for one that no task of the trigger has caused."""
+    file = msgspec.json.decode(occurrence.input).get("file", {})
+    return int(file.get("chain", 0))
 
 
 def read_progress(trigger: TriggerRecord) -> dict[str, Seen]:

@@ -87,7 +87,7 @@ CREATE_SCHEMA: Mapping[str, Any] = {
             "description": "By type. schedule: cron, zone, missed (skip, once or all). "
             "window: during (cron), zone, tick, max_ticks, max_tokens, max_usd. message: sessions, channels. "
             "keyword: keywords, match, sessions, channels. webhook: signature (github, stripe or standard), "
-            "events. file: path, on.",
+            "events. file: path, on, max_chain.",
         },
         "team": {
             "type": "string",
