@@ -28,6 +28,9 @@ FLAGS = [
 AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"
 WATCH_POLICY = """addEventListener("securitypolicyviolation",
     (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
+KEYS_OF_ONE_MOMENT = "Object.defineProperty(KeyboardEvent.prototype, 'timeStamp', { get: () => 0 })"
+STREAM_LIMIT = 1_000  # ms that the first screen waits for the stream of events
+TOAST_TIME = 5_000  # ms
 WAIT = 60_000  # ms for what has to appear: a machine under load is slow, but does not fail
 expect.set_options(timeout=WAIT)
 NOT_RULES = ["region"]  # the page has landmarks; toasts and skip links are outside of them
@@ -43,20 +46,33 @@ class Console:
         self.problems: list[str] = []
         self.expected_errors: set[int] = set()
         """Statuses of failed requests that a test means to cause."""
-        page.set_default_timeout(WAIT)
+        self._has_stream_limit = True
+        page.context.set_default_timeout(WAIT)
         page.add_init_script(WATCH_POLICY)
+        page.add_init_script(KEYS_OF_ONE_MOMENT)  # a slow machine takes longer than `g r` may
         page.on("request", self._note_request)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("console", self._note_message)
 
-    def open(self, path: str = "/") -> Page:
-        """Open an address of the console, such as `/runs`."""
+    def open(self, path: str = "/", *, waits_for_stream: bool = True) -> Page:
+        """Open an address of the console, such as `/runs`.
+
+        Screens are shown once the stream of events has begun, however long that takes here: all that happens
+        from then on comes by events. With `waits_for_stream=False` they wait for a second, as for a person.
+        """
+        if waits_for_stream and self._has_stream_limit:
+            self._has_stream_limit = False
+            self.page.add_init_script(without_timers(STREAM_LIMIT))
         self.page.goto(f"{self.hub.url}/console{path}")
         return self.page
 
-    def open_list(self, path: str) -> Page:
+    def keep_toasts(self) -> None:
+        """Let toasts stay on the pages that are opened from now on: a slow machine may look too late."""
+        self.page.add_init_script(without_timers(TOAST_TIME))
+
+    def open_list(self, path: str, *, waits_for_stream: bool = True) -> Page:
         """Open a screen, and wait until its list has been read: what happens then comes by events."""
-        page = self.open(path)
+        page = self.open(path, waits_for_stream=waits_for_stream)
         expect(page.locator(".table, .empty").first).to_be_visible()
         return page
 
@@ -103,6 +119,14 @@ class Console:
         status = "".join(filter(str.isdigit, message.text.partition("status of ")[2][:3]))
         if not (status and int(status) in self.expected_errors):
             self.problems.append(f"{message.text} {message.location.get('url', '')}")
+
+
+def without_timers(ms: int) -> str:
+    """Return a script that keeps timers of this time from firing."""
+    return f"""{{
+        const start = setTimeout;
+        window.setTimeout = (run, ms, ...rest) => start(run, ms === {ms} ? 2 ** 30 : ms, ...rest);
+    }}"""
 
 
 class HeldRequest:
@@ -157,6 +181,7 @@ def open_database(hub: Hub) -> Iterator[sqlite3.Connection]:
 
 def sign_in(context: BrowserContext, hub: Hub) -> None:
     """Give the cookie of a sign-in to all pages of a context."""
+    context.set_default_timeout(WAIT)
     if hub.key:
         response = context.request.post(f"{hub.url}/api/console/session", data={"key": hub.key})
         assert response.status == 201, response.text()

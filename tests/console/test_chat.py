@@ -398,6 +398,7 @@ def test_files_that_are_dropped_anywhere_are_attached_but_for_those_that_cannot_
     console: Console,
 ) -> None:
     console.expected_errors = {404}
+    console.keep_toasts()
     page = console.open("/chat/no-such-session")
     expect(page.get_by_role("heading", name="There is no such session")).to_be_visible()
     prevented = page.evaluate(

@@ -28,7 +28,7 @@ def test_an_answer_that_begins_before_a_page_hears_of_events_is_shown_as_it_come
 ) -> None:
     first = uuid.uuid4().hex
     with HeldRequest(console.page, "**/api/events") as stream:
-        page = console.open(f"/chat/{session}")
+        page = console.open(f"/chat/{session}", waits_for_stream=False)
     expect(last_answer(page)).to_contain_text("First.")
     begin_run(console.hub, session, upstream.teach([{"gate": first}, {"text": "Long work "}, {"gate": gate}]))
     with page.expect_response("**/messages"):

@@ -97,6 +97,7 @@ def test_a_difference_far_inside_of_a_long_argument_is_shown(console: Console, h
 def test_what_is_too_long_to_be_shown_at_once_is_approved_only_when_all_of_it_was_opened(
     console: Console, hub: Hub
 ) -> None:
+    console.keep_toasts()
     page = console.open("/inbox")
     entry = page.get_by_role("article")
     approve = entry.get_by_role("button", name="Approve")

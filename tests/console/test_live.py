@@ -164,7 +164,7 @@ def test_what_begins_before_the_stream_is_live_is_counted(
 ) -> None:
     page = console.page
     with HeldRequest(page, "**/api/events") as request:
-        console.open_list("/runs")
+        console.open_list("/runs", waits_for_stream=False)
     wait_for_run(hub, begin_run(hub, "early", upstream.teach([{"text": "Early."}])))
     request.let_go()
     expect(new_rows(page)).to_have_text(["1 new"])

@@ -72,6 +72,7 @@ def test_who_signs_out_is_not_asked_to_sign_in_again(console: Console) -> None:
 
 def test_who_cannot_sign_out_reads_why(console: Console) -> None:
     console.expected_errors = {503}
+    console.keep_toasts()
     page = console.open_list("/runs")
     refusal = {"error": {"code": "unavailable", "message": "The database is down."}}
     page.route("**/api/console/session", lambda route: route.fulfill(status=503, json=refusal))
