@@ -156,6 +156,26 @@ def test_a_screen_whose_script_is_missing_or_of_another_version_offers_to_load_t
     context.close()
 
 
+def test_a_screen_that_is_missing_before_the_stream_of_events_is_there_is_not_loaded_by_itself(
+    hub: Hub, browser: Browser
+) -> None:
+    """It would be loaded again and again where the stream takes its time each time."""
+    context = browser.new_context()
+    sign_in(context, hub)
+    console = Console(hub, context.new_page())
+    page = console.page
+    replace_script(page, "keys", "")
+    with HeldRequest(page, "**/api/events") as stream:
+        console.open("/keys", waits_for_stream=False)
+    expect(page.get_by_role("button", name="Load it again")).to_be_visible()
+    page.evaluate("window.isSamePage = true")
+    with page.expect_response("**/api/approvals?*"):  # read anew, as the stream has begun
+        stream.let_go()
+    expect(page.get_by_role("button", name="Load it again")).to_be_visible()
+    assert page.evaluate("window.isSamePage")
+    context.close()
+
+
 @pytest.mark.promise("console-keyboard")
 def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Console) -> None:
     page = console.open("/usage")

@@ -41,6 +41,8 @@ class EventStream {
   /** Whether something may be shown that is older than the events that come next. */
   private behind = false;
   state: StreamState = "off";
+  /** Whether the stream has ended or could not be opened, and is not back yet. */
+  isAway = false;
   /** Whether screens may read what they show. */
   started = false;
   /** Why the hub refused the stream at the last attempt; null if it did not answer. */
@@ -105,7 +107,7 @@ class EventStream {
   private forget(): void {
     this.last = null;
     this.failures = 0;
-    this.refused = this.behind = this.started = false;
+    this.refused = this.behind = this.started = this.isAway = false;
   }
 
   private async run(): Promise<void> {
@@ -117,6 +119,7 @@ class EventStream {
       const response = await send("GET", "/api/events", { headers, signal: stream.signal });
       this.failures = 0;
       this.problem = null;
+      this.isAway = false;
       this.set("live");
       this.start();
       if (this.behind) this.tell([notice(this.last === null ? "reset" : "resumed")]);
@@ -138,11 +141,12 @@ class EventStream {
     }
     if (this.controller !== controller) return;
     if (this.refused) {
+      this.isAway = false;
       this.close();
       this.start();
       return;
     }
-    this.behind = true;
+    this.behind = this.isAway = true;
     this.set("waiting");
     this.start();
     const wait = Math.min(500 * 2 ** this.failures, MAX_WAIT) * (0.5 + Math.random() / 2);
@@ -251,6 +255,11 @@ export function retryEvents(): void {
 /** Whether the stream of events is connected. */
 export function useStreamState(): StreamState {
   return useSyncExternalStore(stream.watch, () => stream.state);
+}
+
+/** Whether the stream of events has ended or could not be opened, and is not back yet; not while it is opened first. */
+export function useStreamAway(): boolean {
+  return useSyncExternalStore(stream.watch, () => stream.isAway);
 }
 
 /** Whether screens may read what they show: the stream is live, or it is not to be waited for. */

@@ -2,7 +2,7 @@
 import { Component, useCallback, useEffect, useRef, useState, type ErrorInfo, type ReactNode } from "react";
 import { Redirect, Route, Switch, useLocation } from "wouter";
 import { readSession, useSession } from "../api/session";
-import { useStreamProblem, useStreamStarted, useStreamState } from "../api/events";
+import { useStreamAway, useStreamProblem, useStreamStarted, useStreamState } from "../api/events";
 import { Button, Empty, Loading, MissingModule, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
 import { KeysList } from "./keys_list";
 import { Navigation } from "./navigation";
@@ -114,13 +114,12 @@ function Upgraded() {
 
 /** A screen whose script or styles did not arrive. When the hub was away, it is loaded as soon as the hub is back. */
 function Missing() {
-  const state = useStreamState();
+  const isAway = useStreamAway();
   const wasAway = useRef(false);
-  const isAway = state === "waiting" || state === "connecting";
   useEffect(() => {
-    if (wasAway.current && state === "live") location.reload();
+    if (wasAway.current && !isAway) location.reload();
     wasAway.current ||= isAway;
-  }, [state, isAway]);
+  }, [isAway]);
   return (
     <Empty icon="warn" title="This screen cannot be loaded">
       {isAway ? (
