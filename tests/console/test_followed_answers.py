@@ -54,3 +54,48 @@ def test_an_answer_that_begins_while_a_page_asks_for_the_one_before_is_shown_as_
         stream.find_nothing()  # as the hub does between the two
     upstream.open(second)
     expect(last_answer(page)).to_contain_text("Long work")
+
+
+def rename(console: Console, session: str, title: str) -> None:
+    """Rename a session, and wait until the page shows it: what the hub has told before is shown as well."""
+    assert console.hub.request("PATCH", f"/api/sessions/{session}", {"title": title})[0] == 200
+    expect(console.page.get_by_role("heading", name=title)).to_be_visible()
+
+
+def test_what_the_model_refused_is_still_told_when_the_page_hears_of_events_late(
+    console: Console, session: str
+) -> None:
+    page, alert = console.page, console.page.get_by_role("alert")
+    with HeldRequest(page, "**/api/events") as stream:
+        console.open(f"/chat/{session}", waits_for_stream=False)
+    page.get_by_label("Message", exact=True).fill("#refuse please")
+    page.keyboard.press("Enter")
+    expect(alert).to_contain_text("does not like this question")
+    with page.expect_response("**/messages"):  # read anew
+        stream.let_go()
+    rename(console, session, "Refused")
+    expect(alert).to_contain_text("does not like this question")
+    expect(page.get_by_role("button", name="Try again")).to_be_enabled()
+
+
+def test_a_message_that_has_been_answered_waits_no_longer_whatever_is_answered_last(
+    console: Console, upstream: Upstream, session: str, gate: str
+) -> None:
+    page = console.open(f"/chat/{session}")
+    waiting = page.get_by_role("list", name="Messages that wait")
+    message = page.get_by_label("Message", exact=True)
+    message.fill(upstream.teach([{"text": "Long work "}, {"gate": gate}]))
+    page.keyboard.press("Enter")
+    expect(last_answer(page)).to_contain_text("Long work")
+    with HeldRequest(page, "**/queue") as queue:
+        message.fill(upstream.teach([{"text": "Steered."}]))
+        page.keyboard.press("Enter")
+    expect(waiting).to_be_visible()
+    early = queue.read()
+    upstream.open(gate)
+    expect(last_answer(page)).to_contain_text("Steered.")
+    expect(last_answer(page).get_by_role("button", name="Regenerate")).to_be_enabled()
+    expect(waiting).to_be_hidden()
+    queue.answer(early)
+    rename(console, session, "Answered")
+    expect(waiting).to_be_hidden()

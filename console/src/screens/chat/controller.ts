@@ -43,7 +43,8 @@ export interface SendOptions {
 const FRAME_MS = 50; // at most 20 writes of the hub and 20 renders a second, whatever the rate of chunks
 const MAX_SHARE = 1 / 3; // of the tab's time, for rendering what grows: a large block is drawn less often
 const EMPTY: ChatState = { status: "loading", messages: [], queued: [], error: null, retry: null, runs: {}, startedAt: null };
-const NO_ERROR = { error: null, retry: null };
+type ShownError = Pick<ChatState, "error" | "retry">;
+const NO_ERROR: ShownError = { error: null, retry: null };
 const RETRIES = 5;
 
 export class ChatController {
@@ -54,6 +55,9 @@ export class ChatController {
   private closed = false;
   private streamed = false;
   private loads = 0;
+  /** How often the queue was read, and which of these answers is shown: an earlier one may come later. */
+  private queueReads = 0;
+  private shownQueue = 0;
   /** Whether the session could not be read, or its answer not be followed to its end. */
   private isStale = false;
   /** Runs that this page follows or has followed: their events tell nothing new. */
@@ -80,7 +84,7 @@ export class ChatController {
       return;
     }
     await this.load();
-    if (!this.isBusy && this.state.error === null && this.hasOpenAnswer()) void this.follow();
+    if (!this.isBusy && this.state.retry !== "read" && this.hasOpenAnswer()) void this.follow();
   }
 
   close(): void {
@@ -176,23 +180,40 @@ export class ChatController {
     return `/api/sessions/${encodeURIComponent(this.id)}`;
   }
 
-  /** Read the stored messages; `shown` is the error that is shown with them. */
-  private async load(shown: Pick<ChatState, "error" | "retry"> = NO_ERROR): Promise<void> {
+  /** Read the stored messages; `shown` is the error that is shown with them, without it the one that is still true. */
+  private async load(shown?: ShownError): Promise<void> {
     const load = ++this.loads;
+    const read = ++this.queueReads;
     try {
       const found = await api.get<{ messages: Message[]; queued?: Queued[] }>(`${this.path}/messages`);
       if (this.closed || load !== this.loads || this.isBusy) return;
+      const error = shown ?? this.lastingError();
       this.isStale = false;
-      this.set({ status: "ready", messages: keepSame(this.state.messages, found.messages), queued: found.queued ?? [], ...shown });
+      this.set({ status: "ready", messages: keepSame(this.state.messages, found.messages), ...error });
+      this.showQueue(read, found.queued ?? []);
     } catch (error) {
       this.isStale = true;
-      if (!this.closed) this.set({ status: "ready", ...(shown.error === null ? { error: error as Error, retry: "read" } : shown) });
+      if (this.closed || load !== this.loads || this.isBusy) return;
+      this.set({ status: "ready", ...(shown?.error == null ? { error: error as Error, retry: "read" } : shown) });
     }
   }
 
+  /** What was refused or has failed, which the next answer ends; not that the hub could not be read. */
+  private lastingError(): ShownError {
+    const { error, retry } = this.state;
+    return this.isStale || retry === "read" ? NO_ERROR : { error, retry };
+  }
+
   private async loadQueue(): Promise<void> {
+    const read = ++this.queueReads;
     const { queued } = await api.get<{ queued: Queued[] }>(`${this.path}/queue`);
-    if (!this.closed) this.set({ queued });
+    if (!this.closed) this.showQueue(read, queued);
+  }
+
+  private showQueue(read: number, queued: Queued[]): void {
+    if (read < this.shownQueue) return;
+    this.shownQueue = read;
+    this.set({ queued });
   }
 
   /**
@@ -234,7 +255,7 @@ export class ChatController {
     this.stream = null;
     if (this.closed) return;
     this.set({ status: "ready", startedAt: null });
-    await this.load();
+    await this.load(this.streamed ? NO_ERROR : undefined);
     if (this.isBusy) return; // the next message was sent meanwhile, and its answer is followed once the hub has it
     this.isStale ||= isLost;
     if (isLost && runId !== null) this.followed.delete(runId); // the event of its end is news
