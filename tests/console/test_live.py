@@ -33,6 +33,7 @@ async def price(item: str) -> float:
 @operation("shop", effect="read")
 async def wait() -> None:
     """Wait until the shop opens."""
+    opened.clear()
     await opened.wait()
 
 
@@ -203,6 +204,65 @@ def test_a_tree_that_is_read_while_its_run_ends_shows_the_end(
     wait_for_run(hub, run)
     request.answer(early)
     expect(page.locator(".screen-header")).to_contain_text("done")
+
+
+def test_a_run_that_has_ended_is_not_shown_as_running_by_an_answer_from_before(
+    console: Console, hub: Hub, upstream: Upstream, gate: str
+) -> None:
+    run = begin_run(hub, "overtaken", upstream.teach([{"text": "Half "}, {"gate": gate}, {"text": "whole."}]))
+    page = console.open_list("/runs")
+    row = page.locator(f"#row-{run}")
+    expect(row).to_contain_text("running")
+    hide_tab(page)
+    with HeldRequest(page, "**/api/calls?*") as request:
+        show_tab(page)
+    early = request.read()
+    upstream.open(gate)
+    expect(row).to_contain_text("11 / 7")  # it was read once more
+    request.answer(early)
+    call(hub, "shop.price", item="tea")
+    expect(new_rows(page)).to_have_text(["1 new"])
+    expect(row).to_contain_text("done")
+    expect(row).to_contain_text("11 / 7")
+
+
+def test_a_call_that_ends_while_its_tab_is_hidden_has_ended_when_it_is_shown(
+    console: Console, hub: Hub
+) -> None:
+    page = console.page
+    with waiting_call(hub):
+        [found] = hub.request("GET", "/api/calls?operation=shop.wait&status=running")[1]["calls"]
+        console.open(f"/runs/{found['id']}")
+        expect(page.locator(".screen-header")).to_contain_text("running")
+        call(hub, "shop.order", item="an event to go on behind")
+        expect(page.get_by_label("1 waiting").first).to_be_visible()
+        hide_tab(page)
+    show_tab(page)
+    expect(page.locator(".screen-header")).to_contain_text("done")
+    deny_all(hub)
+
+
+def test_a_tree_shows_the_end_of_its_run_whatever_is_answered_last(
+    console: Console, hub: Hub, upstream: Upstream, gate: str
+) -> None:
+    script = [{"text": "Half "}, {"gate": gate}, {"text": "whole."}]
+    run = begin_run(hub, "looked at", upstream.teach(script))
+    page, header = console.page, console.page.locator(".screen-header")
+    page.clock.install()
+    console.open(f"/runs/{run}")
+    expect(header).to_contain_text("running")
+    hide_tab(page)
+    page.route("**/api/events", lambda route: route.fulfill(body=RESET), times=1)
+    with HeldRequest(page, "**/nodes?since=*") as request:
+        show_tab(page)
+    early = request.read()
+    upstream.open(gate)
+    expect(header).to_contain_text("done")
+    with page.expect_response("**/nodes?since=*"):
+        request.answer(early)
+    for _ in range(5):
+        page.clock.run_for(300)  # it would be drawn by now
+    expect(header).to_contain_text("done")
 
 
 def deny_all(hub: Hub) -> None:

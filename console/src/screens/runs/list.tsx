@@ -30,7 +30,7 @@ import {
   type Column,
   type Wait,
 } from "../../components";
-import { PAGE, useLiveRows, type Ending } from "./live_rows";
+import { PAGE, RowReads, useLiveRows, type Ending } from "./live_rows";
 import { shortInput } from "./tree";
 import { kindOf } from "./tree_view";
 import type { Root, RootPage } from "./types";
@@ -55,19 +55,23 @@ export function RunsList() {
   const filtered = Object.entries(query).some(([name, value]) => name !== "roots" && value !== "");
   const client = useQueryClient();
   const queryKey = ["roots", query];
+  const [reads] = useState(() => new RowReads());
   const { data, error, isLoading, refetch, fetchNextPage, hasNextPage, isFetching } = useInfiniteQuery({
     queryKey,
-    queryFn: ({ pageParam, signal }) =>
-      api.get<RootPage>("/api/calls", {
+    queryFn: async ({ pageParam, signal }) => {
+      const request = reads.begin();
+      const page = await api.get<RootPage>("/api/calls", {
         query: { ...query, limit: PAGE, before: pageParam, counts: pageParam === null ? "1" : null },
         signal,
-      }),
+      });
+      return { ...page, calls: reads.take(request, page.calls) };
+    },
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next,
     staleTime: 0,
   });
   const rows = useMemo(() => data?.pages.flatMap((page) => page.calls) ?? [], [data]);
-  const { fresh, ended, clear } = useLiveRows({ rows: data === undefined ? null : rows, query, queryKey, isFiltered: filtered });
+  const { fresh, ended, clear } = useLiveRows({ rows: data === undefined ? null : rows, query, queryKey, isFiltered: filtered, reads });
   // What is new is at the top: one request for the first page, however many are loaded.
   const show = () => {
     clear();

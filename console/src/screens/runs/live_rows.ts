@@ -16,19 +16,41 @@ export const PAGE = 100; // rows
 const DELAY = 300; // ms: a burst of events causes one request
 const MAX_IDS = 200; // of a request
 
+/** Rows as the last request for them has read them, whatever the order in which the answers come. */
+export class RowReads {
+  private requests = 0;
+  private readonly newest = new Map<string, { request: number; row: Root }>();
+
+  /** Number a request that is sent now. */
+  begin(): number {
+    return ++this.requests;
+  }
+
+  /** The rows of the answer to a request; where a later one has been answered already, as that has them. */
+  take(request: number, rows: Root[]): Root[] {
+    return rows.map((row) => {
+      const known = this.newest.get(row.id);
+      if (known !== undefined && known.request > request) return known.row;
+      this.newest.set(row.id, { request, row });
+      return row;
+    });
+  }
+}
+
 interface Shown {
   /** Null until the list has been read. */
   rows: Root[] | null;
   query: Query;
   queryKey: QueryKey;
   isFiltered: boolean;
+  reads: RowReads;
 }
 
 /**
  * What begins is counted, not put in: nothing moves under the cursor. What is shown and ends, ends in its place, and is
  * read once more for what it has cost.
  */
-export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
+export function useLiveRows({ rows, query, queryKey, isFiltered, reads }: Shown) {
   const client = useQueryClient();
   const [ended, setEnded] = useState<Map<string, Ending>>(new Map());
   const key = JSON.stringify(queryKey);
@@ -41,7 +63,10 @@ export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
   };
   useEffect(() => setEnded(new Map()), [key]);
 
-  const read = async (asked: Query) => (await api.get<RootPage>("/api/calls", { query: asked })).calls;
+  const read = async (asked: Query) => {
+    const request = reads.begin();
+    return reads.take(request, (await api.get<RootPage>("/api/calls", { query: asked })).calls);
+  };
   /** Put rows where they are shown already. */
   const put = (found: Root[]) => {
     const by = new Map(found.map((root) => [root.id, root]));

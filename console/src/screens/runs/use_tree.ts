@@ -120,9 +120,12 @@ export function useTree(id: string): TreeState & TreeActions {
       return;
     }
     const { tree, asOf } = now;
+    const count = ++now.looks;
     const read = async () => {
       for await (const line of readLines(nodesPath(id), { since: asOf - OVERLAP })) {
         if (line.head !== undefined) {
+          if (count < now.shown) return; // a later look was answered first
+          now.shown = count;
           tree.setHead(line.head.root, line.head.fields);
           now.head = line.head;
           now.asOf = line.head.now;
@@ -135,7 +138,7 @@ export function useTree(id: string): TreeState & TreeActions {
 
   useEvents(["call.", "run.", "task.", "approval."], (events) => {
     const { tree, head } = current.current;
-    let isOld = events.some((event) => event.name === "reset");
+    let isOld = events.some(({ name }) => name === "reset" || name === "resumed");
     let changed = false;
     current.current.missed ||= state.loading; // what is being read may be older
     for (const event of tree === null || head === null || isOld ? [] : events) {
@@ -186,9 +189,12 @@ interface Current {
   step: number;
   /** Whether something has changed while the tree was read. */
   missed: boolean;
+  /** How often was looked again, and which of these answers is shown. */
+  looks: number;
+  shown: number;
 }
 
-const NOTHING: Current = { tree: null, head: null, asOf: 0, timer: null, step: 0, missed: false };
+const NOTHING: Current = { tree: null, head: null, asOf: 0, timer: null, step: 0, missed: false, looks: 0, shown: 0 };
 const START: TreeState = { tree: null, head: null, error: null, loading: true, next: null, complete: true, version: 0 };
 
 function nodesPath(id: string): string {
