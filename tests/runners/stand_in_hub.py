@@ -40,7 +40,7 @@ class StandInHub:
         self.frames: dict[str, list[Frame]] = {}  # by turn
         self.repeated = 0
         self.left: list[str] = []
-        self.completed: list[str] = []
+        self.completed: list[tuple[str, str]] = []
         self._open: dict[str, str] = {}  # turns by session
         self._socket: ServerConnection | None = None
         self._changed = asyncio.Condition()
@@ -133,7 +133,7 @@ class StandInHub:
             if self.acks:
                 await self.acknowledge(frame["turnId"], frame["sessionId"])
         elif frame["type"] == "complete":
-            self.completed.append(frame["sessionId"])
+            self.completed.append((frame["sessionId"], frame["turnId"]))
         elif frame["type"] == "join":
             states = tuple(SessionState(session_id=id) for id in frame["sessions"])
             await self.send(RunnerWelcome(sessions=states, frame=self.frame, window=self.window))

@@ -20,7 +20,7 @@ async def shout(turn: RunnerTurn) -> None:
 async def test_an_answer_is_a_turn_of_numbered_frames() -> None:
     async with running(shout) as hub:
         frames = await hub.ask("hello")
-        await hub.until(lambda: hub.completed == ["s"])
+        await hub.until(lambda: hub.completed == [("s", "t1")])
     assert [(each["type"], each["seq"]) for each in frames] == [
         ("message.create", 1),
         ("message.part.text-delta", 2),
@@ -60,7 +60,7 @@ async def test_an_aborted_answer_is_cancelled_and_the_next_one_runs() -> None:
         await hub.abort()
         assert final(await hub.ended())["reason"] == "canceled"
         assert ended == ["t1"]
-        await hub.until(lambda: hub.completed == ["s"])
+        await hub.until(lambda: hub.completed == [("s", "t1")])
         hub.acks = True
         assert text_of(await hub.ask("two", turn="t2")) == "TWO"
 

@@ -353,6 +353,23 @@ async def test_a_runner_without_numbers_is_understood(hub: Served) -> None:
         assert runner.received("refused") == []
 
 
+async def test_the_idle_runner_of_an_earlier_turn_does_not_end_the_next_one(hub: Served) -> None:
+    """Its `complete` may be on the way while the next message comes."""
+    async with connected(hub, "s") as runner:
+        posted = chat(hub, "one")
+        first = await runner.prompt()
+        await first.answer("first")
+        assert text_of(frames_in((await posted).text)) == "first"
+        posted = chat(hub, "two")
+        second = await runner.prompt()
+        await runner.send(
+            {"type": "complete", "sessionId": "s"},
+            {"type": "complete", "sessionId": "s", "turnId": first.prompt["turnId"]},
+        )
+        await second.answer("second")
+        assert text_of(frames_in((await posted).text)) == "second"
+
+
 async def test_lost_deltas_in_the_middle_are_repaired_in_the_stored_message(hub: Served) -> None:
     async with connected(hub, "s") as runner:
         posted = chat(hub)

@@ -273,7 +273,7 @@ class Runner(ReconnectingClient):
         if turn is not None and turn.is_over and turn_id not in self._tasks:
             del self._turns[turn_id]
             if self._connection is not None:
-                self._connection.send(TurnComplete(session_id=turn.session_id))
+                self._connection.send(TurnComplete(session_id=turn.session_id, turn_id=turn_id))
 
     async def _stop_tasks(self) -> None:
         tasks = list(self._tasks.values())

@@ -185,6 +185,8 @@ class RunnerSession:
         if turn is None or (frame.turn_id is not None and frame.turn_id != turn.turn_id):
             self._refuse_late(frame)
             return
+        if isinstance(frame, TurnComplete) and frame.turn_id is None and not turn.accepted:
+            return  # it ends the turn before: of this one nothing has come
         if turn.put(frame, size=size, missing=self.missing):
             self._changed.set()
             if isinstance(frame, MessageFinalize | TurnComplete):
