@@ -14,17 +14,11 @@ from dragoman.store.connection import DatabaseJob
 from dragoman.store.sessions.sessions import Session
 from tests.runners.test_joining import GatedRuns
 from tests.runners.test_runner_sessions import chat
-from tests.runners.wire_runner import LIMIT, PATIENT, Turn, WireRunner, connected, new_session, opened
+from tests.runners.wire_runner import LIMIT, PATIENT, Turn, connected, new_session, opened
 from tests.serving import Served, frames_in, serving, text_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-async def pong(runner: WireRunner, n: int) -> None:
-    """Wait until the hub has read all that was sent before."""
-    await runner.send({"type": "ping", "n": n})
-    await runner.next("pong", lambda frame: frame["n"] == n)
 
 
 async def stored_log(hub: Served) -> tuple[int, str]:
@@ -46,6 +40,7 @@ async def test_a_frame_that_does_not_fit_fails_alone_though_it_has_a_number(hub:
         await turn.text("b")
         await turn.finalize()
         assert text_of(frames_in((await posted).text)) == "ab"
+        await runner.pong()
         assert runner.received("refused") == []
 
 
@@ -64,6 +59,7 @@ async def test_a_frame_that_cannot_be_read_fails_alone_whichever_session_comes_n
         for turn in turns:
             await turn.finalize()
         assert [text_of(frames_in((await each).text)) for each in posted] == ["aa", "aa"]
+        await runner.pong()
         assert {frame["error"]["code"] for frame in runner.received("refused")} == {"bad_frame"}
 
 
@@ -141,7 +137,7 @@ async def test_a_hello_and_a_join_name_a_bounded_number_of_sessions(hub: Served)
     async with connected(hub, "s") as runner:
         await runner.send({"type": "join", "sessions": names})
         assert "1000 sessions" in (await runner.next("refused"))["error"]["message"]
-        await pong(runner, 1)
+        await runner.pong()
 
 
 class RefusingRuns(GatedRuns):
@@ -206,7 +202,7 @@ async def test_what_a_hub_that_stops_could_not_store_is_not_acknowledged(
         monkeypatch.setattr(hub.hub.store, "submit", refuse)
         await hub.hub.runs.close()
         await turn.finalize()  # the runner does not know yet that the hub stops
-        await pong(runner, 1)
+        await runner.pong()
         assert [frame["seq"] for frame in runner.received("ack")] == []
         assert runner.received("refused") == [], "a runner forgets a turn whose end is refused"
         posted.cancel()

@@ -350,6 +350,7 @@ async def test_a_runner_without_numbers_is_understood(hub: Served) -> None:
         assert text_of(frames) == "Hi there"
         status = [frame for frame in frames if frame["type"] == "data-agent-status"]
         assert status[-1]["data"] == {"status": "streaming"}
+        await runner.pong()
         assert runner.received("refused") == []
 
 

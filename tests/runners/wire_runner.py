@@ -28,6 +28,7 @@ class WireRunner:
         self._frames: list[dict[str, Any]] = []
         self._arrived = asyncio.Event()
         self.closed = asyncio.Event()
+        self._pings = 0
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -65,6 +66,13 @@ class WireRunner:
     async def acknowledged(self, seq: int) -> None:
         """Wait until the hub has stored this frame."""
         await self.next("ack", lambda frame: frame["seq"] >= seq)
+
+    async def pong(self) -> None:
+        """Wait until the hub has read all that was sent before, and all that it has sent has come."""
+        self._pings += 1
+        number = self._pings
+        await self.send({"type": "ping", "n": number})
+        await self.next("pong", lambda frame: frame["n"] == number)
 
     async def prompt(self) -> Turn:
         """Return the next turn to answer."""
