@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.runners.hub.frame_log import FrameLog
 from tests.runners.wire_runner import PATIENT, connected, new_session, opened
 from tests.server.test_events import following
 from tests.serving import Served, ask, frames_in, serving, text_of, types
@@ -256,8 +257,37 @@ async def test_a_runner_that_comes_back_goes_on_where_it_was(hub: Served) -> Non
         await turn.text("three")
         await turn.finalize()
         frames = frames_in((await posted).text)
+        await again.pong()
     assert text_of(frames) == "one two three"
     assert again.received("refused") == []
+
+
+async def test_what_is_stored_while_a_runner_repeats_it_is_not_refused(
+    hub: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The welcome has named an earlier frame; what the runner then repeats is acknowledged meanwhile."""
+    logs: list[FrameLog] = []
+    flush = FrameLog.flush
+    monkeypatch.setattr(FrameLog, "flush", lambda log: logs.append(log))  # noqa: PLW0108 - bound to the log
+    async with connected(hub, "s") as runner:
+        posted = chat(hub)
+        turn = await runner.prompt()
+        await turn.create()
+        await turn.text("one ")
+        await until(lambda: (run := hub.active_run()) is not None and run.fold.size > 2)
+        await runner.drop()
+    async with connected(hub, "s") as again:
+        assert again.welcome["sessions"][0].get("seq", 0) == 0
+        monkeypatch.setattr(FrameLog, "flush", flush)
+        logs[-1].flush()
+        await again.acknowledged(2)
+        turn.runner = again
+        await again.send(*turn.sent)
+        await turn.text("two")
+        await turn.finalize()
+        assert text_of(frames_in((await posted).text)) == "one two"
+        await again.pong()
+        assert again.received("refused") == []
 
 
 async def test_a_prompt_that_nothing_came_of_is_sent_again(hub: Served) -> None:

@@ -56,7 +56,7 @@ class OpenTurn:
         self.inbox: deque[tuple[FrameOfTurn, int]] = deque()
         """Frames that were not taken, with their sizes in characters."""
         self.waiting_size = 0
-        self._repeated_to = seq
+        self._repeated_from = self._repeated_to = seq
         self._is_numbered = False
         self.is_paused = False
         """Whether it waits for an answer, and no run takes its frames until then."""
@@ -64,8 +64,8 @@ class OpenTurn:
         """The time of the event loop when a frame came."""
 
     def expect_repeats(self) -> None:
-        """Expect that a runner that is connected again repeats what is not stored."""
-        self._repeated_to = self.accepted
+        """Expect that a runner that is connected again repeats what is not stored now."""
+        self._repeated_from, self._repeated_to = self.stored, self.accepted
 
     def put(self, frame: FrameOfTurn, *, size: int, missing: int = 0) -> bool:
         """Take the next frame; return whether it is new. Raises FrameRefused for one out of order.
@@ -79,8 +79,8 @@ class OpenTurn:
             return True
         self._is_numbered = True
         if seq <= self.accepted:
-            if self.stored < seq <= self._repeated_to:
-                return False
+            if self._repeated_from < seq <= self._repeated_to:
+                return False  # it may have been stored since the welcome named an earlier one
             raise self.refusal(frame, f"frame {seq} of the turn was already received", code="repeated")
         if seq > self.accepted + 1 + missing:
             message = f"frame {seq} came before {self.accepted + 1}; send the frames of a turn in order"
