@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeVar, cast
 
 from dragoman.large_json import SMALL
@@ -42,6 +42,35 @@ async def offload_disk(function: Callable[[], T]) -> T:
     Cancelling drops the result; the thread runs on.
     """
     return await asyncio.get_running_loop().run_in_executor(_disk_pool(), function)
+
+
+async def acquire_in_thread(acquire: Callable[[], T], *, release: Callable[[], object]) -> T:
+    """Return what a function returns that opens or locks something and blocks meanwhile.
+
+    If the caller is cancelled before it has the result, `release` is called once the function has ended.
+    """
+    guard, has_ended, is_dropped = Lock(), False, False
+
+    def run() -> T:
+        nonlocal has_ended
+        try:
+            return acquire()
+        finally:
+            with guard:
+                has_ended = True
+                must_release = is_dropped
+            if must_release:
+                release()
+
+    try:
+        return await asyncio.to_thread(run)
+    except asyncio.CancelledError:
+        with guard:
+            is_dropped = True
+            must_release = has_ended
+        if must_release:
+            release()
+        raise
 
 
 async def run_apart(function: Callable[[], T]) -> T:

@@ -1,7 +1,9 @@
 """A process with the engine that hosts share. It reads commands, and writes what happens.
 
-Commands are JSON lines: {"enqueue": id, "session": id}, {"end": id}, {"cancel": id}, {"list": true} and
-{"recover": [living hosts]}. A turn that begins is written as {"begun": id}, and executed until its `end`.
+Commands are JSON lines: {"enqueue": id, "session": id}, {"end": id}, {"cancel": id}, {"list": true},
+{"recover": [living hosts]} and {"borrow": true}. A turn that begins is written as {"begun": id}, and executed
+until its `end`. A connection that is borrowed is given back after the end of the engine, and it is written
+whether it was closed before that and is after.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class CommandedHost:
     def __init__(self, engine: DbosEngine) -> None:
         self._engine = engine
         self._ends: dict[str, asyncio.Event] = {}
+        self._borrowed: Any = None
 
     async def execute(self, turn: QueuedTurn) -> None:
         end = self._ends.setdefault(turn.id, asyncio.Event())
@@ -51,10 +54,23 @@ class CommandedHost:
             case {"recover": living}:
                 await self._engine.recover(living=living)
                 write(recovered=True)
+            case {"borrow": _}:
+                await self._engine.list()  # it has started
+                assert self._engine._pool is not None
+                self._borrowed = self._engine._pool.raw_connection()
+                write(borrowed=True)
             case {"list": _}:
                 write(listed=sorted(turn.id for turn in await self._engine.list()))
             case _:
                 raise ValueError(command)
+
+    def give_back(self) -> None:
+        """Give the borrowed connection back, as a thread does that the end has not waited for."""
+        if self._borrowed is not None:
+            raw = self._borrowed.driver_connection
+            closed = [raw.closed]
+            self._borrowed.close()
+            write(closed=[*closed, raw.closed])
 
 
 async def watch(connections: ConnectionWatch, url: str) -> None:
@@ -90,6 +106,7 @@ async def main(url: str, server_url: str, host_id: str, version: str, poll_inter
         await host.obey(json.loads(line))
     watching.cancel()
     await engine.close()
+    host.give_back()
 
 
 if __name__ == "__main__":

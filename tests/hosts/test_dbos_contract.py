@@ -66,6 +66,12 @@ class HostProcess:
         self._process.stdin.close()
         return self._process.wait(LIMIT)
 
+    def end_with(self, key: str) -> Any:
+        """Let the process end by itself; return what it writes about that."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._next(key)
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
@@ -224,3 +230,11 @@ def test_a_claim_whose_answer_is_lost_is_executed_all_the_same(
     assert host.begun() == "a"
     host.send(end="a")
     assert host.begun() == "b"
+
+
+def test_a_connection_that_is_given_back_after_the_end_is_closed(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    host = open_host("one")
+    assert host.ask("borrowed", borrow=True)
+    assert host.end_with("closed") == [False, True]

@@ -33,6 +33,8 @@ from dbos import Serializer as DbosSerializer
 from dbos._queue import queue_worker_thread
 from sqlalchemy import Engine as ConnectionPool
 from sqlalchemy import create_engine
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.pool import ConnectionPoolEntry
 from typing_extensions import override
 
 from dragoman.errors import Unavailable
@@ -150,6 +152,7 @@ class DbosEngine:
         self._chore: asyncio.Task[None] | None = None
         self._launching: asyncio.Future[None] | None = None
         self._is_draining = False
+        self._is_closed = False
         self._not_begun: set[str] = set()
 
     def start(self, handler: TurnHandler) -> None:
@@ -244,6 +247,7 @@ class DbosEngine:
         await self._substitute.close()
         if self._launching is not None:
             await asyncio.wait([self._launching], timeout=CALL_TIMEOUT)
+        self._is_closed = True
         if self._chore is not None:
             self._chore.cancel()
             with suppress(asyncio.CancelledError):
@@ -308,11 +312,12 @@ class DbosEngine:
         schema = row[0] if row else "public"
         self._pool = create_engine(
             "postgresql+psycopg://",
-            creator=self._connect,
+            creator=self._open,
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_pre_ping=True,
         )
+        sqlalchemy_event.listen(self._pool, "checkin", self._close_late)
         config: DBOSConfig = {
             "name": APPLICATION,
             "system_database_engine": self._pool,
@@ -343,13 +348,24 @@ class DbosEngine:
             self._polling, queue_worker_thread, self._polling, self._instance, queue
         )
 
+    def _open(self) -> psycopg.Connection[Any]:
+        """Open a connection of the pool. A thread of DBOS that runs on gets none after the end."""
+        if self._is_closed:
+            raise Unavailable("the hub is shutting down")
+        return self._connect()
+
+    def _close_late(self, _: object, entry: ConnectionPoolEntry) -> None:
+        """Close a connection that is given back after the end: the pool has closed those that it had then."""
+        if self._pool is None:
+            entry.invalidate()
+
     def _destroy(self) -> None:
         if self._instance is not None:
             DBOS.destroy()
             self._instance = None
-        if self._pool is not None:
-            self._pool.dispose()
-            self._pool = None
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.dispose()
 
     def _count_executed(self) -> int:
         return len(self._list_taken())

@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ClauseElement
 
 from dragoman.errors import HostFenced, StoreError, Unavailable
+from dragoman.offload import acquire_in_thread
 from dragoman.store.connection import (
     Backend,
     BackendConnection,
@@ -36,8 +37,7 @@ READER_THREADS = 4
 MAX_QUEUED = 10_000
 LAZY_SECONDS = 0.005
 MAX_DEFERRED = 2_000
-RETRY_SECONDS = 1.0
-"""How long after a refused connection no further one is tried, while others are open."""
+RETRY_SECONDS = 1.0  # for which no connection is tried after a refused one, while others are open
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +103,10 @@ class Database:
         `is_up`.
         """
         try:
-            outage = await asyncio.to_thread(
-                partial(try_prepare, backend) if tolerate_outages else backend.prepare
-            )
+            prepare = partial(try_prepare, backend) if tolerate_outages else backend.prepare
+            outage = await acquire_in_thread(prepare, release=backend.release)
             return cls(backend, tolerate_outages=tolerate_outages, outage=outage, on_error=on_error)
-        except BaseException:
+        except Exception:
             backend.release()
             raise
 
@@ -239,12 +238,15 @@ class Database:
 
         For work of many transactions that one process does at a time. Raises StoreError.
         """
-        lock = await asyncio.to_thread(self._backend.try_lock, name)
-        if lock is None:
-            yield False
-            return
-        with lock:
-            yield True
+        stack = ExitStack()
+
+        def take() -> bool:
+            lock = self._backend.try_lock(name)
+            stack.enter_context(lock or nullcontext())
+            return lock is not None
+
+        with stack:
+            yield await acquire_in_thread(take, release=stack.close)
 
     async def flush(self) -> None:
         """Wait until every queued job is committed, or has failed and been reported.

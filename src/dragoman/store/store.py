@@ -311,8 +311,12 @@ class Store:
             store.open_connection = partial(backend.open_watched, autocommit=False)
             store._signal_connection = backend.connect_signals(store.signals)
             store._signal_connection.start()
-        with suppress(StoreError, Unavailable):  # the first reservation tries again
-            await store.budgets.recover()
+        try:
+            with suppress(StoreError, Unavailable):  # the first reservation tries again
+                await store.budgets.recover()
+        except BaseException:  # cancelled: nobody will close it
+            await store.close()
+            raise
         return store
 
     async def replay_leftover_answers(self, folder: Path) -> int:
