@@ -178,3 +178,50 @@ async def test_a_spoke_that_is_killed_in_calls_and_comes_back_at_another_host_ru
         ("hub.call", "done", True),
     ]
     assert [run.status for run in await here.runs()] == ["finished"]
+
+
+def has_look(host: Served, other: Served) -> bool:
+    """Whether a host knows that a spoke at another one has the operation."""
+    found = others_of(host)._lists.get(host_id(other))
+    return found is not None and "far.look" in found.operations
+
+
+async def test_a_call_at_the_host_of_a_killed_spoke_is_repeated_at_another_host_if_it_may_be(
+    hosts: HostCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await hosts.open(2, spokes={**SHARED["spokes"], "grace": 0.1})
+    log = tmp_path / "log"
+    monkeypatch.setenv("SPOKE_LOG", str(log))
+    elsewhere = Spoke(tools.registry, hub=there.url, id="two")
+    async with process(here.url, "one", log, key="") as former, elsewhere as other:
+        await other.ready()
+        await until(lambda: has_look(here, there))
+        looking = asyncio.create_task(call(here, "far.look", {"name": "a"}))
+        acting = asyncio.create_task(call(here, "far.act", {"name": "b"}))
+        await until(lambda: all(words(log, f"begin {name}") == 1 for name in "ab"))
+        former.send_signal(signal.SIGKILL)
+        looked, acted = await asyncio.gather(looking, acting)
+    assert (looked["status"], looked.get("result")) == ("done", "a"), looked
+    assert lines(log, "found a") == [os.getpid()]
+    assert (acted["status"], words(log, "begin b")) == ("uncertain", 1)
+    assert hosts.execute("SELECT operation, status FROM calls ORDER BY operation") == [
+        ("far.act", "uncertain"),
+        ("far.look", "done"),
+    ]
+
+
+async def test_a_call_for_another_host_is_not_handed_on_by_the_one_that_has_lost_its_spoke(
+    hosts: HostCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that two hosts whose spokes are gone do not hand a call to each other for ever."""
+    here, there = await hosts.open(2, spokes={**SHARED["spokes"], "grace": 0.1})
+    log = tmp_path / "log"
+    monkeypatch.setenv("SPOKE_LOG", str(log))
+    async with process(here.url, "one", log, key="") as one, process(there.url, "two", log, key="") as two:
+        await until(lambda: has_look(here, there) and has_look(there, here))
+        looking = asyncio.create_task(call(here, "far.look", {"name": "a"}))
+        await until(lambda: words(log, "begin a") == 1)
+        two.send_signal(signal.SIGKILL)
+        one.send_signal(signal.SIGKILL)
+        looked = await looking
+    assert (looked["status"], looked["error"]["code"]) == ("failed", "unavailable")

@@ -50,7 +50,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure, to_jsonable
 from dragoman.operations.registry import Registry
 from dragoman.server.internal.routes import HostRoutes
-from dragoman.spokes.hub.call import calling_spokes
+from dragoman.spokes.hub.call import calling_spokes, runs_for_other_host
 
 log = logging.getLogger(__name__)
 
@@ -204,6 +204,7 @@ class SpokeCallHandlers:
         context = self._context(call, node, total=total, budget=budget, output=output)
         result, failure = None, None
         calling_spokes.set(tuple(call.spokes))
+        runs_for_other_host.set(True)
         try:
             budget.parent = await self._shared_budgets.restore(call.shared_budgets)
             async with asyncio.timeout_at(context.deadline):

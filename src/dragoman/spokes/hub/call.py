@@ -23,6 +23,8 @@ from dragoman.session_ids import session_id_for
 from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyFrame, error_from_failure
 
 MAX_DEPTH = 16
+runs_for_other_host: ContextVar[bool] = ContextVar("dragoman_runs_for_other_host", default=False)
+"""Whether a call was made at another host: that repeats it elsewhere, and this one does not."""
 calling_spokes: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above", default=())
 """The spokes that serve the calls above this one."""
 

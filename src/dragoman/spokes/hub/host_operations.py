@@ -175,6 +175,16 @@ class HostOperations:
         """Return an operation of another host, by its id in any case."""
         return self._registered.get(id.lower())
 
+    def stand_in(self, operation: Operation) -> Operation | None:
+        """Return the same operation of a spoke at another host, if one has it."""
+        for host in self._order_hosts():
+            found = self._lists[host].operations.get(operation.id.lower())
+            if found is None or self._lists[host].ended_at is not None:
+                continue
+            if found.definition_hash == operation.definition_hash and is_same(found, operation):
+                return found
+        return None
+
     def release(self, id: str) -> None:
         """Take an operation of another host out of the registry: a spoke of this host serves it too."""
         operation = self._registered.pop(id.lower(), None)

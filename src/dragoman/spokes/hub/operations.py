@@ -9,20 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
+from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge, Unavailable
 from dragoman.json_decoding import is_deeper_than
 from dragoman.large_json import measure
 from dragoman.offload import Slices, offload
+from dragoman.operations.context import Context
 from dragoman.operations.definitions.diff import definition_diff
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import MAX_SCHEMA_DEPTH
 from dragoman.spokes.hub.balancer import CompiledOffer, SpokeBalancer
+from dragoman.spokes.hub.call import runs_for_other_host
 from dragoman.spokes.hub.definition_approvals import (
     DefinitionApprovals,
     Sharing,
@@ -402,8 +405,26 @@ class SpokeOperations:
         made = balancer.operation()
         if not balancer.is_shared and self._approvals.covers(balancer.owner, made):
             balancer.is_shared = True
-            return replace(made, private=False)
-        return made
+            made = replace(made, private=False)
+        return replace(made, run=partial(self._run_here_or_elsewhere, operation=made))
+
+    async def _run_here_or_elsewhere(self, input: Any, context: Context, *, operation: Operation) -> Any:
+        """Run an operation at a spoke of this host or, if those are gone and it may be repeated, of another.
+
+        The idempotency key is the same. Raises Unavailable, CallUncertain, or the spoke's error.
+        """
+        try:
+            return await operation.run(input, context)
+        except Unavailable as error:
+            is_repeated = error.transient and operation.effect != "once" and not runs_for_other_host.get()
+            others = self.other_hosts if is_repeated else None
+            found = None if others is None else others.stand_in(operation)
+            if found is None:
+                raise
+            log.info("a call of %s is made at another host: %s", operation.id, error.message)
+            with suppress(NotFound):  # it has just lost its spoke, too
+                return await found.run(input, context)
+            raise
 
     def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:
         self._totals[owner] += by
