@@ -274,6 +274,51 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_number() -> None
         assert answer.count(b"connection: close") == 1
 
 
+@pytest.mark.parametrize("is_at_once", [True, False])
+@pytest.mark.parametrize(
+    ("rejected", "expected"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", 400),
+        (b"GET / HTTP/1.1\r\nx: " + LONG + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nx: ", 408),
+        (b"POST / HTTP/1.1\r\nhost: hub\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\nno\r\n", 400),
+    ],
+    ids=["garbage", "a long head", "a head without an end", "a broken body"],
+)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_complete_requests_are_answered_before_what_is_rejected_behind_them(
+    count: int, rejected: bytes, expected: int, is_at_once: bool
+) -> None:
+    async with site(head_timeout=0.2) as at:
+        at.app.gate.clear()
+        reader, writer = await at.connect(GET * count + (rejected if is_at_once else b""))
+        await until(lambda: at.app.requests == 1)
+        if not is_at_once:
+            writer.write(rejected)
+        assert status(await at.ask(b"GET / HTTP/1.1\r\nx: ")) == 408  # the deadline has passed there as well
+        at.app.gate.set()
+        answer = await until_closed(reader)
+        statuses = [status(b"HTTP/1.1 " + part) for part in answer.split(b"HTTP/1.1 ")[1:]]
+        assert statuses == [200] * count + [expected]
+        assert at.app.requests == count
+        assert answer.count(b"connection: close") == 1
+
+
+async def test_what_follows_the_last_request_of_a_connection_is_ignored() -> None:
+    async with site() as at:
+        answer = await at.ask(GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + b"\x16\x03")
+        assert (status(answer), answer.count(b"HTTP/1.1 "), at.app.requests) == (200, 1, 1)
+
+
+async def test_a_client_that_leaves_with_a_rejected_request_behind_its_first_has_left() -> None:
+    async with site(app=WatchingApp()) as at:
+        at.app.gate.clear()
+        _, writer = await at.connect(GET + b"\x16\x03\x01")
+        await until(lambda: at.app.requests == 1)
+        writer.transport.abort()
+        await until(lambda: at.app.disconnects == 1)
+
+
 @pytest.mark.parametrize("reads_body", [True, False])
 async def test_a_client_that_leaves_with_requests_waiting_behind_its_first_has_left(
     reads_body: bool, caplog: pytest.LogCaptureFixture

@@ -146,7 +146,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """See uvicorn: a refused client is not waited for."""
-        if self._phase == "closing":
+        if self._phase == "closing" and self._answering is None:
             self._check_unsent(self.loop.time())
         else:
             super().shutdown()
@@ -342,7 +342,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(self._answering, app)
         elif self._phase == "answer":
             self._await_request()
-        elif self._phase != "closing":
+        elif self._phase == "closing":
+            if self._rejection is not None:
+                self._send_rejection(self._rejection)
+        else:
             self.waiting_since = self.loop.time()  # the rest of the request is not wanted any more
 
     def _await_request(self) -> None:
@@ -370,19 +373,32 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return Rejection(431, "too_large", message, HEAD_REASON)
 
     def _reject(self, rejection: Rejection, *, silently: bool = False) -> None:
-        """Send a rejection and close; `silently`: only close. Nothing is sent into another response."""
+        """Send a rejection and close; `silently`: only close. Nothing is sent into another response.
+
+        Complete requests before the rejected one are answered first.
+        """
         if self._phase == "closing":  # answers to requests before this one are still to be sent
             return
         self._table.log.add(rejection.reason, self.address)
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            silently = silently or cycle.response_started or self._phase != "body" or bool(self.pipeline)
-            cycle.disconnected = True  # its handler may wait for the rest of the body
-            cycle.message_event.set()
+        cycle, answering = self.cycle, self._answering
+        is_partial = self._phase == "body"
+        if answering is not None and not (is_partial and answering is cycle):
+            if is_partial:
+                cast(Any, self.pipeline).pop()
+            self._rejection, self._phase, self.deadline = rejection, "closing", NEVER
+            return
+        if answering is not None:
+            silently = silently or answering.response_started
+            answering.disconnected = True  # its handler may wait for the rest of the body
+            answering.message_event.set()
+            self._answering = None
         if silently:
             self._close()
-            return
-        self._phase, self._unparsed, self._unsent = "closing", 0, 0
+        else:
+            self._send_rejection(rejection)
+
+    def _send_rejection(self, rejection: Rejection) -> None:
+        self._rejection, self._phase, self._unparsed, self._unsent = None, "closing", 0, 0
         self.deadline = self.loop.time() + LINGER_SECONDS
         self.flow.resume_reading()
         self.transport.write(rejection.encode())
