@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from dragoman.config import Config, parse_config
 from dragoman.errors import ConfigError
 from dragoman.identity import Identity
-from dragoman.messages import TextPart
+from dragoman.messages import Message, TextPart
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallStatus
@@ -456,3 +457,42 @@ def test_periods_have_the_names_of_tables_with_rules() -> None:
     from dragoman.store.retention import retention_rules  # beside the configuration, which knows no tables
 
     assert set(Config().retention_periods) == set(retention_rules())
+
+
+class CountedConnection:
+    """A connection that counts the statements, one for each row."""
+
+    def __init__(self, connection: DatabaseConnection, counts: Counter[str]) -> None:
+        self._connection = connection
+        self._counts = counts
+
+    def execute_many(self, sql: str, rows: Sequence[Any]) -> None:
+        self._counts[sql] += len(rows)
+        self._connection.execute_many(sql, rows)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._connection, name)
+
+        def counted(sql: str, params: Any) -> Any:
+            self._counts[sql] += 1
+            return method(sql, params)
+
+        return counted
+
+
+async def test_many_messages_of_a_session_are_deleted_by_each_statement(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: Counter[str] = Counter()
+    await store.sessions.create(session())
+    messages = [Message(f"m{number}", "user", (TextPart("hi"),)) for number in range(1_000)]
+    await store.messages.import_messages("s", messages, start=0)
+    submit = store.retention._submit
+
+    async def submit_counted(job: Any) -> Any:
+        return await submit(lambda connection: job(CountedConnection(connection, counts)))
+
+    monkeypatch.setattr(store.retention, "_submit", submit_counted)
+    assert await store.session_deletion.delete("s")
+    assert sum(count for sql, count in counts.items() if "messages" in sql) <= 2 * 1_000 / 20 + 2
+    assert await store.messages.list("s") == []

@@ -57,7 +57,7 @@ RetentionPeriods: TypeAlias = Mapping[str, float | None]
 FOUND_ROWS = 500  # rows that one query finds
 MAX_BATCH_SECONDS = 0.004  # of one transaction, so that other writers do not wait long
 PAUSE_SECONDS = 0.005  # between two transactions
-ROWS_PER_DELETE = 20  # rows of a session that are looked up at once
+ROWS_PER_DELETE = 20  # rows of a session that are looked up, or messages that are deleted, at once
 PURGE_LOCK = "retention"
 EVENTS = "events"
 LAST_EVENT: ColumnElement[int] = literal_column(
@@ -230,8 +230,31 @@ class RetentionStatements:
 
     @cached_property
     def related(self) -> Sequence[tuple[str, str]]:
-        """What finds and what deletes rows of a session, for each of RELATED."""
-        return [(self._find_related(table), self._delete_related(table)) for table in RELATED]
+        """What finds and what deletes rows of a session, for each of RELATED but messages."""
+        others = [table for table in RELATED if table is not messages]
+        return [(self._find_related(table), self._delete_related(table)) for table in others]
+
+    @cached_property
+    def find_messages(self) -> str:
+        """What finds the first and the last position of a session's next messages.
+
+        In the order of their index: Postgres would else look up all of them for some, each time.
+        """
+        position = messages.c.position
+        zero: ColumnElement[int] = literal_column("0")
+        most: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
+        following = select(position).where(messages.c.session_id == bindparam("session_id"))
+        following = following.order_by(position).limit(most).offset(zero)
+        found = following.subquery().c.position
+        return self._compiler.compile(select(func.min(found), func.max(found)))
+
+    @cached_property
+    def delete_messages(self) -> str:
+        """What deletes the messages of a session between two positions."""
+        position = messages.c.position
+        this = messages.c.session_id == bindparam("session_id")
+        within = position >= bindparam("first"), position <= bindparam("last")
+        return self._compiler.compile(delete(messages).where(this, *within))
 
     def _find_related(self, table: Table) -> str:
         found = select(table.c.id).where(table.c.session_id == bindparam("session_id"))
@@ -418,9 +441,14 @@ class Retention:
 
     def _delete_related(self, connection: DatabaseConnection, id: str, *, until: float) -> bool:
         """In a job: delete rows of a session; return whether all are deleted."""
+        this = {"session_id": id}
+        while (place := connection.fetch_one(self._sql.find_messages, this)) and place[0] is not None:
+            connection.execute(self._sql.delete_messages, {**this, "first": place[0], "last": place[1]})
+            if time.monotonic() > until:
+                return False
         for find, remove in self._sql.related:
-            while rows := connection.fetch_all(find, {"session_id": id}):
-                connection.execute_many(remove, [{"session_id": id, "id": row[0]} for row in rows])
+            while rows := connection.fetch_all(find, this):
+                connection.execute_many(remove, [{**this, "id": row[0]} for row in rows])
                 if time.monotonic() > until:
                     return False
         return True
