@@ -16,11 +16,13 @@ from sqlalchemy import Connection, StaticPool, create_engine
 
 from dragoman.errors import StoreError
 from dragoman.store import schema
-from dragoman.store.postgres.schema import upgrade_schema
+from dragoman.store.postgres import membership
+from dragoman.store.postgres.schema import LOCK, upgrade_schema
 from dragoman.store.tables.core import metadata
 from tests.postgres_server import shared_server
 from tests.store.places import Place, empty_place
 from tests.store.samples import session
+from tests.waiting import until
 
 COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod), attnotnull, collname, pg_get_expr(adbin, adrelid)
@@ -34,6 +36,11 @@ SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema() A
 """
 LOOKS = (COLUMNS, CONSTRAINTS, INDEXES)
 TABLES = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+
+WAITING = """
+SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+    AND objid = (hashtext(current_schema())::bigint & 4294967295)::oid
+"""
 
 
 @pytest.fixture
@@ -83,6 +90,26 @@ async def test_the_revisions_make_the_tables_that_the_code_expects_and_lead_back
     migrate(place, "base")
     assert place.query(TABLES) == [("alembic_version",)]
     migrate(place, "head")
+
+
+@pytest.mark.parametrize("revision", [None, "0001"])
+async def test_a_host_that_starts_while_another_process_makes_the_tables_waits_for_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, revision: str | None
+) -> None:
+    monkeypatch.setattr(membership, "SETTINGS", membership.SETTINGS.replace("'1s'", "'1ms'"))
+    if revision is not None:
+        migrate(place, revision)
+    with psycopg.connect(str(place.url)) as busy:
+        busy.execute(LOCK)
+        opening = asyncio.ensure_future(place.open())
+
+        def waits() -> bool:
+            return opening.done() or bool(place.query(WAITING))
+
+        await until(waits)
+        assert not opening.done(), opening.exception()
+    async with await opening as store:
+        await store.sessions.create(session())
 
 
 async def test_processes_that_start_together_make_or_migrate_the_tables_once(place: Place) -> None:

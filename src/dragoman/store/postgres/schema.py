@@ -23,6 +23,10 @@ from dragoman.store.tables.core import metadata
 DIALECT = dialect()  # type: ignore[no-untyped-call]
 POSITIONAL_DIALECT = dialect(paramstyle="format")  # type: ignore[no-untyped-call]
 LOCK = "SELECT pg_advisory_xact_lock(hashtext('dragoman schema'), hashtext(current_schema()))"
+# Another process may take longer to make or migrate the tables than locks of rows are waited for. One that is
+# frozen meanwhile is closed by the server.
+BE_PATIENT = "SELECT set_config('lock_timeout', '10min', true)"
+BE_IMPATIENT = "SELECT set_config('lock_timeout', '10s', true)"
 LIST_TABLES = """
 SELECT class.relname FROM pg_class class JOIN pg_namespace schema ON schema.oid = class.relnamespace
 WHERE schema.nspname = current_schema() AND class.relkind IN ('r', 'p')
@@ -37,7 +41,9 @@ def upgrade_schema(raw: RawConnection, name: str, *, accept_newer: bool = False)
     if current_revision(raw, name) == HEAD:
         return
     with raw.transaction():
+        raw.execute(BE_PATIENT)
         raw.execute(LOCK)  # another process may be at it: then there is nothing left to do
+        raw.execute(BE_IMPATIENT)
         found = current_revision(raw, name)
         if found is None:
             create_tables(raw)
@@ -92,7 +98,8 @@ def migrate(raw: RawConnection, name: str) -> None:
     engine = create_engine("postgresql+psycopg://", creator=lambda: raw, poolclass=StaticPool)
     try:
         with engine.connect() as connection:
-            connection.exec_driver_sql(LOCK)
+            for sql in (BE_PATIENT, LOCK, BE_IMPATIENT):
+                connection.exec_driver_sql(sql)
             run_migrations(connection)
             connection.commit()
     finally:
