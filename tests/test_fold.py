@@ -418,3 +418,23 @@ def test_calls_and_steps_are_folded_in_time_in_proportion_to_their_number() -> N
     message = fold(None, [*STEP, *questions, *answered, e.FinishStep(), *steps, e.Finish()])
     states = [part.state for part in message.parts if isinstance(part, m.ToolPart)]
     assert states == ["approval-responded"] * count + ["output-available"] * count
+
+
+def test_the_results_of_a_continued_answer_stand_before_its_first_new_step() -> None:
+    """Whoever has read the calls has read the end of their step; whoever comes later gets them within it."""
+    before: list[e.Event] = [
+        e.Start("m"),
+        e.StartStep(),
+        e.ToolInputAvailable("c", "look", {}),
+        e.FinishStep(),
+    ]
+    continued = Fold(fold(None, before))
+    continued.add([e.Start("m")])
+    read = [event.type for event in events_since(continued)]
+    assert (read[1], read[-1]) == ("start-step", "finish-step")
+    position = current_position(continued)
+    continued.add([e.ToolOutputAvailable("c", 1), e.StartStep()])
+    live = [event.type for event in events_since(continued, position)]
+    assert live == ["tool-output-available", "start-step"]
+    late = [event.type for event in events_since(continued)]
+    assert late[-3:] == ["tool-output-available", "finish-step", "start-step"]
