@@ -6,9 +6,10 @@ import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
@@ -194,6 +195,35 @@ def test_what_begins_elsewhere_is_counted_and_does_not_move_the_rows(console: Co
     console.hub.request("POST", "/api/operations/shop.price/call", {"item": "tea"})
     page.get_by_role("button", name="1 new").click()
     expect(rows).to_have_count(before + 1)
+
+
+@pytest.mark.usefixtures("run")
+def test_the_next_page_is_loaded_by_who_came_to_the_end_while_the_list_was_read_anew(
+    console: Console, hub: Hub
+) -> None:
+    first = hub.request("GET", "/api/calls?roots=1&limit=1&counts=1")[1]
+    waiting: list[Route] = []
+
+    def answer(route: Route) -> None:
+        start = int(parse_qs(urlsplit(route.request.url).query).get("before", ["0"])[0])
+        rows = [{**first["calls"][0], "id": f"run_{start + number}"} for number in range(100)]
+        route.fulfill(json={**first, "calls": rows, "next": str(start + 100)})
+
+    def hold(route: Route) -> None:
+        waiting.append(route)
+
+    console.page.route("**/api/calls?*", answer)
+    page = console.open_list("/runs")
+    grid = page.get_by_role("grid", name="Runs")
+    expect(grid).to_have_attribute("aria-rowcount", "101")
+    page.route("**/api/calls?*", hold, times=1)
+    page.keyboard.press("r")  # read anew
+    page.keyboard.press("G")
+    expect(page.locator("#row-run_99")).to_be_visible()
+    while not waiting:
+        page.evaluate("0")  # Playwright handles what has happened meanwhile
+    answer(waiting[0])
+    expect(grid).to_have_attribute("aria-rowcount", "201")
 
 
 @pytest.mark.thorough

@@ -82,12 +82,17 @@ export function Table<Row>(props: TableProps<Row>) {
     Enter: ["open the row", open],
     G: ["last row", () => move(rows.length - 1)],
   });
+  const isAtEnd = useRef(false);
   const onScroll = () => {
-    if (onEnd !== undefined && list.current !== null) {
-      const last = list.current.findItemIndex(list.current.scrollOffset + list.current.viewportSize);
-      if (last >= rows.length - END_ROWS) onEnd();
-    }
+    if (onEnd === undefined || list.current === null) return;
+    const last = list.current.findItemIndex(list.current.scrollOffset + list.current.viewportSize);
+    isAtEnd.current = last >= rows.length - END_ROWS;
+    if (isAtEnd.current) onEnd();
   };
+  // While the rows are read anew no page is loaded behind them: it is once they are there.
+  useEffect(() => {
+    if (isAtEnd.current) onScroll();
+  });
   if (rows.length === 0) return <>{props.empty ?? null}</>;
   return (
     <div

@@ -1,6 +1,6 @@
 /** The inbox: approvals and questions by age, answered one by one or several at once. */
 import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useReducer, useRef, useState } from "react";
+import { useEffect, useMemo, useReducer, useRef, useState } from "react";
 import { VList, type VListHandle } from "virtua";
 import { api } from "../../api/client";
 import { reread, useEvents } from "../../api/events";
@@ -13,6 +13,7 @@ import "./inbox.css";
 
 const PAGE = 50;
 const MAX_BULK = 200;
+const END_ROWS = 10;
 
 export default function InboxScreen() {
   const [params, setParams] = useUrlState();
@@ -152,6 +153,17 @@ export default function InboxScreen() {
     h: ["history, or what waits", () => setParams({ view: history ? null : "history" })],
     Escape: ["clear the selection", () => setPicked(new Set())],
   });
+  const isAtEnd = useRef(false);
+  const loadMore = () => {
+    const handle = list.current;
+    if (handle === null) return;
+    isAtEnd.current = handle.findItemIndex(handle.scrollOffset + handle.viewportSize) >= rows.length - END_ROWS;
+    if (isAtEnd.current && hasNextPage && !isFetching) void fetchNextPage();
+  };
+  // While the requests are read anew no page is loaded behind them: it is once they are there.
+  useEffect(() => {
+    if (isAtEnd.current && error === null) loadMore();
+  });
   const selectable = rows.filter(isApproval).slice(0, MAX_BULK);
   const oldest = rows[0];
   const approved = (counts?.["approved"] ?? 0) + (counts?.["used"] ?? 0);
@@ -230,11 +242,7 @@ export default function InboxScreen() {
           aria-label={history ? "Answered requests" : "Waiting requests"}
           data={rows}
           keepMounted={kept}
-          onScroll={() => {
-            const handle = list.current;
-            if (handle === null || !hasNextPage || isFetching) return;
-            if (handle.findItemIndex(handle.scrollOffset + handle.viewportSize) >= rows.length - 10) void fetchNextPage();
-          }}
+          onScroll={loadMore}
         >
           {(row, index) => (
             <Entry
