@@ -15,6 +15,7 @@ export interface Ending {
 export const PAGE = 100; // rows
 const DELAY = 300; // ms: a burst of events causes one request
 const MAX_IDS = 200; // of a request
+const MAX_KNOWN = 5_000; // rows, of which it is known which request has read them
 
 /** Rows as the last request for them has read them, whatever the order in which the answers come. */
 export class RowReads {
@@ -28,6 +29,7 @@ export class RowReads {
 
   /** The rows of the answer to a request; where a later one has been answered already, as that has them. */
   take(request: number, rows: Root[]): Root[] {
+    if (this.newest.size > MAX_KNOWN) this.newest.clear(); // a page may be open for weeks
     return rows.map((row) => {
       const known = this.newest.get(row.id);
       if (known !== undefined && known.request > request) return known.row;
