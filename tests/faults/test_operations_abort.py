@@ -42,7 +42,13 @@ async def check(here: World, session: str, *, times: int = 1) -> None:
     await until(lambda: here.count("cancelled") == here.count("call hang"))
     await until(lambda: no_open_calls(here))  # of a client that left nobody waits for what is written down
     await until(lambda: here.hub.external.switchboard.status()[0]["calls"] == 0)
-    tree = await here.tree(await here.run(session))
+    run = await here.run(session)
+
+    async def has_ended() -> bool:
+        return bool((await here.tree(run))["status"] != "running")
+
+    await until(has_ended)  # the run is stored as ended after its calls are
+    tree = await here.tree(run)
     assert tree["status"] == "aborted"
     assert {name: status for name, status in statuses(tree).items() if name in STOPPED} == STOPPED
 
