@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +30,8 @@ AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"
 WATCH_POLICY = """addEventListener("securitypolicyviolation",
     (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
 KEYS_OF_ONE_MOMENT = "Object.defineProperty(KeyboardEvent.prototype, 'timeStamp', { get: () => 0 })"
+PROBE = "**/healthz"
+UNTIL_INTERCEPTED = "async (url) => { while ((await fetch(url).catch(() => ({}))).status !== 204) {} }"
 STREAM_LIMIT = 1_000  # ms that the first screen waits for the stream of events
 TOAST_TIME = 5_000  # ms
 WAIT = 60_000  # ms for what has to appear: a machine under load is slow, but does not fail
@@ -129,6 +132,21 @@ def without_timers(ms: int) -> str:
     }}"""
 
 
+def intercept(
+    page: Page, pattern: str | re.Pattern[str], *, answer: Callable[[Route], None], times: int | None = None
+) -> None:
+    """Answer the requests of a page from now on, as `page.route` does, which returns too early.
+
+    A busy page handles keys and clicks that come later before it hears that it is intercepted.
+    """
+    page.route(pattern, answer, times=times)
+    if page.url == "about:blank":
+        return
+    page.route(PROBE, lambda route: route.fulfill(status=204))
+    page.evaluate(UNTIL_INTERCEPTED, PROBE[2:])
+    page.unroute(PROBE)
+
+
 class HeldRequest:
     """The first request with a pattern from now on waits in the browser; the end of `with` waits for it."""
 
@@ -138,7 +156,7 @@ class HeldRequest:
         self._routes: list[Route] = []
 
     def __enter__(self) -> HeldRequest:
-        self._page.route(self._pattern, self._hold)
+        intercept(self._page, self._pattern, answer=self._hold)
         return self
 
     def _hold(self, route: Route) -> None:

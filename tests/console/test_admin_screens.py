@@ -17,7 +17,7 @@ from playwright.sync_api import Page, Route, expect
 from tests.clients import hub as hubs
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import WAIT, Console
+from tests.console.browsing import WAIT, Console, intercept
 from tests.console.conftest import StartConsole
 from tests.console.full_hub import start_empty, start_full
 
@@ -261,8 +261,10 @@ def test_a_skill_that_waits_is_shown_with_all_that_would_be_written(console: Con
         "leftOut": ["picture.png"],
     }
     long = {"name": "ledger" * 20, "state": "active", "text": "Book. ", "size": 9_000}
-    console.page.route(
-        "**/api/teams/main/skills", lambda route: route.fulfill(json={"skills": [proposal, long]})
+    intercept(
+        console.page,
+        "**/api/teams/main/skills",
+        answer=lambda route: route.fulfill(json={"skills": [proposal, long]}),
     )
     page = console.open("/teams?tab=skills")
     for text in ("Tidy up.\\u202e", "shell.run", "To whom it goes.", "picture.png"):
@@ -323,8 +325,8 @@ def test_the_more_pages_a_list_shows_the_less_often_it_is_read_anew(console: Con
     def hold(route: Route) -> None:
         streams.append(route)
 
-    page.route("**/api/tasks?*", answer)
-    page.route("**/api/events", hold)
+    intercept(page, "**/api/tasks?*", answer=answer)
+    intercept(page, "**/api/events", answer=hold)
     page.clock.install()
     page.add_init_script(NOTE_REQUESTS)
     console.open("/teams?tab=tasks", waits_for_stream=False)

@@ -16,7 +16,7 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 from tests.clients.behaviours import calculate
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, open_database
+from tests.console.browsing import Console, intercept, open_database
 from tests.console.conftest import StartConsole
 
 QUESTION = {
@@ -196,7 +196,7 @@ def test_a_message_that_is_not_accepted_is_there_to_be_sent_again(
     mark = upstream.teach([{"text": "Here it is."}])
     console.expected_errors = {503}
     busy = {"error": {"code": "unavailable", "message": "the hub is busy", "hint": "wait a little"}}
-    page.route("**/api/chat", lambda route: route.fulfill(status=503, json=busy), times=1)
+    intercept(page, "**/api/chat", answer=lambda route: route.fulfill(status=503, json=busy), times=1)
     say(page, f"{mark} please")
     expect(page.get_by_role("alert")).to_contain_text("the hub is busy")
     expect(message).to_have_value(f"{mark} please")

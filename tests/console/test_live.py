@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, HeldRequest, begin_run, wait_for_run
+from tests.console.browsing import Console, HeldRequest, begin_run, intercept, wait_for_run
 from tests.console.conftest import StartConsole
 
 SHOP = '''
@@ -252,7 +252,7 @@ def test_a_tree_shows_the_end_of_its_run_whatever_is_answered_last(
     console.open(f"/runs/{run}")
     expect(header).to_contain_text("running")
     hide_tab(page)
-    page.route("**/api/events", lambda route: route.fulfill(body=RESET), times=1)
+    intercept(page, "**/api/events", answer=lambda route: route.fulfill(body=RESET), times=1)
     with HeldRequest(page, "**/nodes?since=*") as request:
         show_tab(page)
     early = request.read()
@@ -308,7 +308,7 @@ def test_the_inbox_counts_as_new_only_what_is_new(console: Console, hub: Hub) ->
     new_rows(page).click()
     expect(entries).to_have_count(2)
     hide_tab(page)
-    page.route("**/api/events", lambda route: route.fulfill(body=RESET), times=1)
+    intercept(page, "**/api/events", answer=lambda route: route.fulfill(body=RESET), times=1)
     with page.expect_response("**/api/approvals?*compare=1*"):  # events may be missing: it is read anew
         show_tab(page)
     expect(new_rows(page)).to_have_count(0)
@@ -462,7 +462,7 @@ def test_whoever_signs_in_next_sees_nothing_of_the_one_before(hub: Hub, browser:
 def test_a_hub_that_refuses_the_stream_is_not_said_to_be_away(console: Console) -> None:
     console.expected_errors = {429}
     page = console.page
-    page.route("**/api/events", lambda route: route.fulfill(status=429, json=TOO_MANY))
+    intercept(page, "**/api/events", answer=lambda route: route.fulfill(status=429, json=TOO_MANY))
     console.open_list("/runs")
     notice = page.get_by_role("status").filter(has_text="What you see may be old")
     expect(notice).to_contain_text("The hub sends no events: 2000 streams are open.")
@@ -489,7 +489,7 @@ def test_a_page_that_was_opened_before_an_upgrade_says_so(console: Console) -> N
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "version": "99.0.0"})
 
-    page.route("**/api/console/session", upgrade)
+    intercept(page, "**/api/console/session", answer=upgrade)
     hide_tab(page)
     show_tab(page)
     expect(notice).to_contain_text(f"The hub now runs version 99.0.0; this page is from version {version}.")

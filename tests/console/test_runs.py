@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, begin_run, open_database, wait_for_run
+from tests.console.browsing import Console, begin_run, intercept, open_database, wait_for_run
 from tests.console.conftest import StartConsole
 
 SHOP = '''
@@ -128,8 +128,10 @@ def test_a_call_is_made_again_with_another_input(console: Console, run: str) -> 
 
 @pytest.mark.thorough
 def test_what_was_left_out_of_a_large_tree_is_loaded_when_asked_for(console: Console, run: str) -> None:
-    console.page.route(
-        "**/nodes?limit=200000", lambda route: route.continue_(url=route.request.url.replace("200000", "1"))
+    intercept(
+        console.page,
+        "**/nodes?limit=200000",
+        answer=lambda route: route.continue_(url=route.request.url.replace("200000", "1")),
     )
     page = open_run(console, run)
     calls = page.get_by_role("treeitem").locator("b", has_text="shop.price")
@@ -212,11 +214,11 @@ def test_the_next_page_is_loaded_by_who_came_to_the_end_while_the_list_was_read_
     def hold(route: Route) -> None:
         waiting.append(route)
 
-    console.page.route("**/api/calls?*", answer)
+    intercept(console.page, "**/api/calls?*", answer=answer)
     page = console.open_list("/runs")
     grid = page.get_by_role("grid", name="Runs")
     expect(grid).to_have_attribute("aria-rowcount", "101")
-    page.route("**/api/calls?*", hold, times=1)
+    intercept(page, "**/api/calls?*", answer=hold, times=1)
     page.keyboard.press("r")  # read anew
     page.keyboard.press("G")
     expect(page.locator("#row-run_99")).to_be_visible()

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.clients import hub as hubs
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, HeldRequest, sign_in
+from tests.console.browsing import Console, HeldRequest, intercept, sign_in
 from tests.console.conftest import StartConsole
 from tests.console.full_hub import start_empty
 
@@ -75,7 +75,7 @@ def test_who_cannot_sign_out_reads_why(console: Console) -> None:
     console.keep_toasts()
     page = console.open_list("/runs")
     refusal = {"error": {"code": "unavailable", "message": "The database is down."}}
-    page.route("**/api/console/session", lambda route: route.fulfill(status=503, json=refusal))
+    intercept(page, "**/api/console/session", answer=lambda route: route.fulfill(status=503, json=refusal))
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("status").filter(has_text="The database is down.")).to_be_visible()
     expect(page.get_by_role("navigation").first).to_be_visible()
@@ -136,7 +136,7 @@ def test_a_screen_that_is_opened_while_the_hub_is_away_is_there_when_it_is_back(
 def replace_script(page: Page, name: str, body: str) -> None:
     """Answer requests for a script of the console with another text."""
     headers = {"content-type": "text/javascript"}
-    page.route(f"**/assets/{name}-*.js", lambda route: route.fulfill(body=body, headers=headers))
+    intercept(page, f"**/assets/{name}-*.js", answer=lambda route: route.fulfill(body=body, headers=headers))
 
 
 def test_a_screen_whose_script_is_missing_or_of_another_version_offers_to_load_the_page_again(
@@ -222,7 +222,7 @@ def test_enter_in_the_palette_waits_for_the_operations_that_fit_what_was_typed(c
     def hold(route: Route) -> None:
         searches.append(route)
 
-    page.route(SEARCH, hold)
+    intercept(page, SEARCH, answer=hold)
     expect(page.get_by_role("heading", name="Usage")).to_be_visible()
     page.keyboard.press("Control+k")
     expect(page.get_by_role("combobox", name="Go to a screen")).to_be_focused()
