@@ -17,6 +17,7 @@ from dragoman.errors import Unauthorized
 from dragoman.server.a2a import push
 from tests.databases import query
 from tests.doors.test_a2a_rules import VERSION, error_of, key, rpc, sent
+from tests.providers.servers import accepting
 from tests.serving import Served, serving
 from tests.waiting import LIMIT
 
@@ -58,9 +59,7 @@ class Receiver:
 @asynccontextmanager
 async def receiving(*statuses: int) -> AsyncIterator[Receiver]:
     receiver = Receiver(*statuses)
-    server = await asyncio.start_server(receiver.handle, "127.0.0.1", 0)
-    receiver.port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with accepting(receiver.handle) as receiver.port:
         yield receiver
 
 

@@ -13,6 +13,7 @@ from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway import answer
 from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_upstream import (
+    END,
     MAIN,
     OPENAI,
     TEXT,
@@ -27,6 +28,7 @@ from tests.faults.gateway_upstream import (
     median,
 )
 from tests.providers.servers import CHUNKED, Peer, Script, chunk
+from tests.waiting import LIMIT
 
 AT_ONCE = 0.1  # seconds
 TIMES = 3
@@ -134,13 +136,13 @@ async def test_usage_behind_the_finish_is_waited_for_when_the_client_has_left(
 
     async def rest(relay: RelayedResponse, seconds: float) -> bytes:
         left.set()
-        return await resting(relay, seconds)
+        return await resting(relay, max(seconds, LIMIT))  # to the end, however slow the machine is
 
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED + chunk(OPENAI.opening + OPENAI.text + OPENAI.finish))
         await left.wait()
-        await peer.send(chunk(OPENAI.usage + OPENAI.ending))
+        await peer.send(chunk(OPENAI.usage + OPENAI.ending) + END)
         await peer.gone()
 
     resting = RelayedResponse.read_for

@@ -21,6 +21,7 @@ from dragoman.server.app import Hub
 from dragoman.store.webhook_deliveries import WebhookDelivery
 from tests.databases import BACKENDS
 from tests.flows.background import read_run, send_away, until_state
+from tests.providers.servers import accepting
 from tests.serving import Served, ask, listening, write_script
 from tests.waiting import LIMIT, poll, until
 
@@ -51,9 +52,7 @@ class Receiver:
 @asynccontextmanager
 async def receiving(*statuses: int) -> AsyncIterator[Receiver]:
     receiver = Receiver(statuses)
-    server = await asyncio.start_server(receiver.answer, "127.0.0.1", 0)
-    receiver.port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with accepting(receiver.answer) as receiver.port:
         yield receiver
 
 
@@ -165,9 +164,8 @@ async def test_receivers_that_never_answer_do_not_delay_those_of_another_owner(t
         await over.wait()
         writer.close()
 
-    silent = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
-    async with receiving() as receiver, silent:
-        ports = {"slow": silent.sockets[0].getsockname()[1], "quick": receiver.port}
+    async with receiving() as receiver, accepting(stay_silent) as silent_port:
+        ports = {"slow": silent_port, "quick": receiver.port}
         local = {"allow_networks": ["127.0.0.0/8"], "ports": list(ports.values())}
         async with hub_of(configure(tmp_path, [{"text": "One."}], **local), tmp_path / "hub") as hub:
             run_id = await send_away(hub, "a")

@@ -24,6 +24,7 @@ from dragoman.store.store import Store
 from tests.answer_gate import Gate
 from tests.hosts import gate as marks
 from tests.hosts.conftest import HostCluster, host_id
+from tests.providers.servers import accepting
 from tests.serving import Served, ask, frames_in, text_of, types
 from tests.waiting import LIMIT, until
 
@@ -279,10 +280,8 @@ async def test_a_host_whose_state_of_a_run_is_cut_off_counts_as_one_that_does_no
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length + state)
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, await Store.open(tmp_path) as store:
+    async with accepting(answer) as port, await Store.open(tmp_path) as store:
         await store.hosts.add(HostRecord(id="a", name="a", version="1", started_at=1.0))
-        port = server.sockets[0].getsockname()[1]
         await store.hosts.set_address("a", url=f"http://127.0.0.1:{port}", token="t")
         client = HostClient(store.hosts)
         hosts = RunHosts(store, client, lambda _: None, RunSettings())

@@ -88,6 +88,30 @@ class Server:
                 await self._change.wait()
 
 
+Answer: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def accepting(answer: Answer, *, limit: int = 65_536) -> AsyncIterator[int]:
+    """Run `answer` for each connection to the port that is yielded, and close them all at the end."""
+    tasks: set[asyncio.Future[None]] = set()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(answer(reader, writer))
+        task.add_done_callback(lambda _: writer.close())
+        tasks.add(task)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, limit=limit)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was closed lets its socket go
+
+
 @asynccontextmanager
 async def serving(script: Script, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     """Run the script for each connection; an assertion that fails in it fails the test."""

@@ -16,6 +16,7 @@ from dragoman.errors import Forbidden
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
 from dragoman.server.app import Hub
+from tests.providers.servers import accepting
 from tests.teams.test_team_agents import config_of, write, write_team
 
 TIDY = "---\nname: tidy\ndescription: Tidy a repository\nallowed-tools: math.calculate\n---\nTidy\u200b it."
@@ -42,11 +43,8 @@ async def index_server(answer: Answer, paths: list[str]) -> AsyncIterator[str]:
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    async with accepting(serve) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def index_of(**skills: str) -> Answer:

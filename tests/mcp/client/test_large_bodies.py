@@ -17,6 +17,7 @@ from mcp_types import methods
 from dragoman.mcp.client.large_messages import MessageBodies, split_events
 from dragoman.mcp.server_spec import ServerSpec
 from tests.loop_lag import MOST, best_lag
+from tests.providers.servers import accepting
 
 SIZE = 4_000_000
 PIECE = 200_000
@@ -90,12 +91,8 @@ class LargeServer:
 @asynccontextmanager
 async def large_server() -> AsyncIterator[tuple[LargeServer, ServerSpec]]:
     made = LargeServer()
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, limit=20_000_000)
-    try:
-        port = server.sockets[0].getsockname()[1]
+    async with accepting(made.serve, limit=20_000_000) as port:
         yield made, ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", transport="http", timeout=120)
-    finally:
-        server.close()
 
 
 async def test_large_results_and_arguments_over_http_hold_no_event_loop(open_hub: Any) -> None:

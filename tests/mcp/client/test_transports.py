@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.mcp.server_spec import ServerSpec
 from tests.ports import free_port
+from tests.providers.servers import accepting
 from tests.waiting import LIMIT, poll
 
 SERVER = str(Path(__file__).with_name("sdk_server.py"))
@@ -155,12 +156,8 @@ async def misbehaving(respond: Respond, *, events: bool = False) -> AsyncIterato
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        port = server.sockets[0].getsockname()[1]
+    async with accepting(serve) as port:
         yield ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", transport="http", timeout=120)
-    finally:
-        server.close()
 
 
 def modern(message: dict[str, Any], respond: Respond) -> bytes | None:
@@ -267,21 +264,15 @@ async def test_half_an_emoji_of_a_server_reaches_the_caller_as_a_replacement_cha
 
 
 async def test_a_server_that_never_answers_over_http_ends_in_a_timeout_and_lets_go(open_hub: Any) -> None:
-    async def hold(reader: StreamReader, writer: StreamWriter) -> None:
-        try:
-            while await reader.read(65_536):
-                pass
-        finally:
-            writer.close()
+    async def hold(reader: StreamReader, _: StreamWriter) -> None:
+        while await reader.read(65_536):
+            pass
 
-    server = await asyncio.start_server(hold, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    spec = ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", connect_timeout=0.3)
-    async with asyncio.timeout(LIMIT):
+    async with asyncio.timeout(LIMIT), accepting(hold) as port:
+        spec = ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", connect_timeout=0.3)
         async with open_hub(spec) as hub:
             (status,) = await hub.servers.wait_until_started()
             assert (status.state, status.error) == ("failed", "it did not start within 0.3 seconds")
-    server.close()
 
 
 @pytest.mark.promise("mcp-client-abort")
