@@ -186,6 +186,11 @@ def has_look(host: Served, other: Served) -> bool:
     return found is not None and "far.look" in found.operations
 
 
+def serves_look(host: Served) -> bool:
+    """Whether a spoke that is connected to a host itself has the operation."""
+    return [each.host for each in host.hub._services.registry.list("far") if each.name == "look"] == [None]
+
+
 async def test_a_call_at_the_host_of_a_killed_spoke_is_repeated_at_another_host_if_it_may_be(
     hosts: HostCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +200,7 @@ async def test_a_call_at_the_host_of_a_killed_spoke_is_repeated_at_another_host_
     elsewhere = Spoke(tools.registry, hub=there.url, id="two")
     async with process(here.url, "one", log, key="") as former, elsewhere as other:
         await other.ready()
-        await until(lambda: has_look(here, there))
+        await until(lambda: has_look(here, there) and serves_look(here))
         looking = asyncio.create_task(call(here, "far.look", {"name": "a"}))
         acting = asyncio.create_task(call(here, "far.act", {"name": "b"}))
         await until(lambda: all(words(log, f"begin {name}") == 1 for name in "ab"))
