@@ -289,7 +289,7 @@ async def test_pipelined_requests_are_answered_in_order_up_to_a_number() -> None
 async def test_complete_requests_are_answered_before_what_is_rejected_behind_them(
     count: int, rejected: bytes, expected: int, is_at_once: bool
 ) -> None:
-    async with site(head_timeout=0.2) as at:
+    async with site(head_timeout=1.0) as at:  # a busy loop reads within it
         at.app.gate.clear()
         reader, writer = await at.connect(GET * count + (rejected if is_at_once else b""))
         await until(lambda: at.app.requests == 1)
