@@ -15,7 +15,8 @@ from websockets.exceptions import ConnectionClosed
 
 from dragoman.server.http import listener as listening
 from dragoman.server.http.connection_limits import ConnectionLimits
-from dragoman.server.http.websocket_protocol import FIRST_MESSAGE
+from dragoman.server.http.websocket_protocol import FIRST_MESSAGE, LINGER_SECONDS
+from tests.loop_clock import LoopClock
 from tests.waiting import LIMIT, until
 
 LATER_MESSAGE = 2 * FIRST_MESSAGE
@@ -91,6 +92,41 @@ async def test_the_first_message_is_limited_more_than_later_ones(
             except ConnectionClosed as closed:
                 code = closed.rcvd.code if closed.rcvd else 1006
             assert (lengths, code) == (sizes[:answers], 0 if answers == len(sizes) else 1009)
+    finally:
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_client_that_sends_all_of_a_message_that_is_too_large_reads_why_it_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    clock = LoopClock()
+    monkeypatch.setattr(listening, "WEBSOCKET_MESSAGE", LATER_MESSAGE)
+    listener = listening.bind_listener("127.0.0.1", 0)
+    server = listening.build_server(count_characters, ConnectionLimits())
+    await server.startup(sockets=[listener])
+    try:
+        async with asyncio.timeout(LIMIT):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(UPGRADE.replace(b"PATH", b"/api/spoke"))
+            await reader.readuntil(b"\r\n\r\n")
+            served: Any = next(iter(server.server_state.connections))
+            size = FIRST_MESSAGE + 1
+            writer.write(bytes([0x81, 0x80 | 127]) + size.to_bytes(8) + bytes(4))
+            await until(lambda: served.close_sent)
+            for _ in range(20):
+                writer.write(b"x" * (size // 20))
+                await writer.drain()
+            kind, length = await reader.readexactly(2)
+            assert (kind, (await reader.readexactly(length))[:2]) == (0x88, (1009).to_bytes(2))
+            assert len(server.server_state.connections) == 1
+            if closes:
+                writer.close()
+            else:
+                clock.set_ahead(LINGER_SECONDS)
+            await until(lambda: not server.server_state.connections)
+            writer.close()
     finally:
         server.force_exit = True
         await server.shutdown(sockets=[listener])

@@ -12,7 +12,7 @@ from copy import copy
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import Close, Frame
 
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
 
@@ -23,6 +23,7 @@ OPTIONS_BY_PATH: Mapping[bytes, Mapping[str, Any]] = {
 """What differs from the server's settings."""
 INVALID_DATA = 1007  # a close code of RFC 6455
 FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
+LINGER_SECONDS = 1.0  # for a client to read why it is disconnected
 
 
 class UpgradedConnection:
@@ -175,6 +176,31 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         else:
             super().send_receive_event_to_app()
         self.conn.max_message_size = self.config.ws_max_size
+
+    def data_received(self, data: bytes) -> None:
+        """See uvicorn. What a client still sends after an invalid message is discarded."""
+        if self.conn.parser_exc is None and not self.disconnected:
+            super().data_received(data)
+
+    def handle_parser_exception(self) -> None:
+        """See uvicorn, which closes the connection at once.
+
+        While the client still sends, that resets it, and the client may never read the close code. Nor is
+        only the hub's side closed: clients (websockets 17) that still send take that for a lost connection.
+        """
+        closing = cast(Close, self.conn.close_sent)
+        self.stop_keepalive()
+        self.queue.put_nowait(
+            {"type": "websocket.disconnect", "code": closing.code, "reason": closing.reason}
+        )
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = self.disconnected = True
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        if self.close_timer is not None:  # the application has closed it before
+            self.close_timer.cancel()
+        self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def keepalive_timeout(self) -> None:
         """See uvicorn. While the application does not read, the pong may be in what was not read."""
