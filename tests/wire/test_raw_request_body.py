@@ -78,19 +78,30 @@ def test_stream_is_true_only_if_requested(fields: dict[str, Any], *, stream: boo
         ({"max_output_tokens": 5}, 5),
         ({"max_tokens": 7, "max_completion_tokens": 9}, 9),
         ({"max_tokens": None, "max_completion_tokens": None}, None),
-        ({"max_tokens": "7"}, None),
+        ({"max_tokens": 9, "max_completion_tokens": 7}, 9),
+        ({"max_tokens": "7"}, 7),
+        ({"max_tokens": 6.5}, 7),
+        ({"max_tokens": "much"}, None),
+        ({"max_tokens": "9" * 5_000}, None),
         ({"max_tokens": True}, None),
-        ({"max_tokens": 7, "n": 3}, 21),
-        ({"max_tokens": 7, "n": 1}, 7),
-        ({"max_tokens": 7, "n": 0}, 7),
-        ({"max_tokens": 7, "n": -3}, 7),
-        ({"max_tokens": 7, "n": None}, 7),
-        ({"max_tokens": 7, "n": True}, 7),
-        ({"n": 3}, None),
     ],
 )
-def test_max_output_tokens_covers_all_choices(fields: dict[str, Any], most: int | None) -> None:
-    assert head(**fields).max_output_tokens == most
+def test_max_output_tokens_is_the_highest_limit(fields: dict[str, Any], most: int | None) -> None:
+    assert head(**fields).max_output_tokens({}) == most
+    assert head(**{"max_tokens": None, **fields}).max_output_tokens({"max_tokens": 1_000}) == most
+
+
+@pytest.mark.parametrize(
+    ("n", "choices"), [(3, 3), (1, 1), (0, 1), (-3, 1), (None, 1), (True, 1), ("4", 4), (4.0, 4), ("x", 1)]
+)
+def test_choices_are_at_least_one(n: Any, choices: int) -> None:
+    assert head(n=n).choices == choices
+    assert head().choices == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 7}])
+def test_a_limit_of_the_providers_options_counts_where_the_body_has_none(options: dict[str, Any]) -> None:
+    assert head().max_output_tokens(options) == options.get("max_tokens")
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from math import isinf
 from types import EllipsisType
 from typing import Self
 
+from dragoman.accounts.limit_errors import budget_error, limit_error, unpriced_error
 from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
-from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, to_nanos, with_cost
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price, to_nanos, with_cost
 from dragoman.accounts.price_lookup import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
-from dragoman.accounts.request_size import UNBOUNDED, AnswerBounds
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, UNBOUNDED, AnswerBounds
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.accounts.shared_rates import CountedRate, SharedRates
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.accounts.usage_ledger import UsageLedger
-from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, StoreError, Unavailable
+from dragoman.errors import LimitReached, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.identity import Identity
 from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
@@ -29,11 +29,6 @@ from dragoman.usage_record import UsageRecord
 
 MAX_CACHED_LIMITS = 10_000
 NO_ENTRY: nullcontext[None] = nullcontext()
-LIMIT_TEXTS = {
-    "requests": "is limited to {limit} requests a minute",
-    "tokens": "is limited to {limit} tokens a minute",
-    "parallel": "is limited to {limit} requests at the same time",
-}
 
 
 class Entry:
@@ -87,6 +82,7 @@ class Admission:
         "charges",
         "lease",
         "lost_tokens",
+        "output_tokens",
         "price",
         "rates",
         "reserved",
@@ -105,6 +101,8 @@ class Admission:
         """Nano-dollars reserved in the database."""
         self.reserved_locally = 0
         """Nano-dollars reserved in this process only, because the database was down."""
+        self.output_tokens = 0
+        """Tokens of the answer that the reservation covers."""
         self.lost_tokens = 0
         """Tokens of attempts whose answers had begun and failed."""
         self._meter = meter
@@ -274,6 +272,7 @@ class Meter:
                 self._check_priced(price, answer, model=model, budget=admission.charges[0])
                 if price is not None:
                     await self._reserve(admission, answer.max_cost(price, input_tokens))
+                    admission.output_tokens = answer.assumed_tokens
             except BaseException:
                 admission.release()
                 raise
@@ -298,6 +297,19 @@ class Meter:
             most = answer.max_cost(price, input_tokens)
             if most > reserved:
                 await self._reserve(admission, most - reserved)
+
+    async def grow(
+        self, admission: Admission, price: Price | None, *, input_tokens: int, text_length: int
+    ) -> None:
+        """Reserve more for an answer of so many characters, if it outgrows that. BudgetExhausted."""
+        covered = admission.output_tokens
+        missing = text_length // CHARACTERS_PER_TOKEN + 1 - covered
+        if price is None or missing <= 0:
+            return
+        tokens = covered - (-missing // DEFAULT_OUTPUT_TOKENS) * DEFAULT_OUTPUT_TOKENS
+        amount = price.max_cost(input_tokens, tokens) - price.max_cost(input_tokens, covered)
+        await self._reserve(admission, amount)
+        admission.output_tokens = tokens
 
     def _check_priced(
         self, price: Price | None, answer: AnswerBounds, *, model: str, budget: ChargedBudget
@@ -434,7 +446,7 @@ class Meter:
             admission.reserved += 0 if refusal else amount
         if refusal is not None:
             self._local_budgets.record_spent(refusal.charge, refusal.spent)
-            raise budget_error(refusal, amount)
+            raise budget_error(refusal, amount, own=admission.reserved + admission.reserved_locally)
 
     async def _reserve_locally(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
         """Reserve in this process, from the spent amounts it knows or can still read from the database."""
@@ -453,47 +465,3 @@ def count_tokens(usage: Usage) -> int | None:
     if usage.input_tokens is None and usage.output_tokens is None:
         return None
     return (usage.input_tokens or 0) + (usage.output_tokens or 0)
-
-
-def scope_text(scope: str) -> str:
-    """Return a scope as text: "the key 'k1'"."""
-    kind, _, name = scope.partition(":")
-    return f"the {kind} {name!r}"
-
-
-def limit_error(rejection: LimitRejection, *, tokens: int) -> LimitReached:
-    message = f"{scope_text(rejection.scope)} {LIMIT_TEXTS[rejection.kind].format(limit=rejection.limit)}"
-    if isinf(rejection.retry_after):
-        error = LimitReached(f"{message}, and this request alone has about {tokens}")
-        error.transient = False
-        return error
-    return LimitReached(message, retry_after=rejection.retry_after)
-
-
-def budget_error(refusal: BudgetRefusal, amount: int) -> DragomanError:
-    charge = refusal.charge
-    window = charge.window.partition(":")[0]
-    span = "in total" if window == "total" else f"this {window}"
-    has = (
-        f"{scope_text(charge.scope)} may spend {format_usd(charge.limit)} "
-        f"{span} and has spent {format_usd(refusal.spent)}"
-    )
-    if refusal.spent + amount > charge.limit:
-        return BudgetExhausted(f"{has}; this request may cost up to {format_usd(amount)}")
-    reserved = f"{format_usd(refusal.reserved)} is reserved by active requests"
-    return BudgetExhausted(f"{has}; {reserved}", transient=True, hint="try again when they have ended")
-
-
-def unpriced_error(model: str, budget: ChargedBudget) -> BadRequest:
-    return BadRequest(
-        f"{model!r} has no price, and the money of {scope_text(budget.scope)} is limited",
-        field="model",
-        hint="set its price under `prices` in dragoman.yaml (0 for a self-hosted model), "
-        "or set `unpriced: allow` under `limits`",
-    )
-
-
-def format_usd(nanos: int) -> str:
-    """Format an amount in dollars, with more decimals if it is below a dollar."""
-    amount = nanos / NANOS_PER_DOLLAR
-    return f"${amount:.2f}" if amount >= 1 or not nanos else f"${amount:.6f}".rstrip("0").rstrip(".")

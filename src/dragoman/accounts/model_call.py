@@ -22,7 +22,13 @@ from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import Price, usage_of_error, with_cost
-from dragoman.accounts.request_size import AnswerBounds, PromptEstimate, bounds_of, estimate_prompt
+from dragoman.accounts.request_size import (
+    CHARACTERS_PER_TOKEN,
+    AnswerBounds,
+    PromptEstimate,
+    bounds_of,
+    estimate_prompt,
+)
 from dragoman.accounts.upstream_answer import (
     NO_USAGE,
     AnswerProgress,
@@ -106,6 +112,7 @@ class ModelCall(Generic[T]):
         self._attempt: RouteAttempt | None = None
         self._lost_length: int | None = None
         self._is_refused = False  # by all that were asked so far: no provider works on it
+        self._is_paid_as_it_grows = False
 
     @staticmethod
     def for_events(
@@ -203,6 +210,7 @@ class ModelCall(Generic[T]):
             await self._admit_to_run()
         if self._shared is not None:
             await self._shared.reserve()
+        self._is_paid_as_it_grows = bool(self._reservation or (self._admission and self._admission.charges))
         try:
             self.answer = await self._start()
         except DragomanError as error:
@@ -218,16 +226,14 @@ class ModelCall(Generic[T]):
     async def next(self) -> T | None:
         """Return the next item of the answer; None at its end.
 
-        ProviderError when the answer failed, BudgetExhausted when it outgrows the run's budget.
+        ProviderError when the answer failed, BudgetExhausted when it outgrows a budget of the run or caller.
         """
         if (answer := self.answer) is None:
             return None
         try:
             item = await answer.receive()
-            if self._reservation is not None and answer.progress.finish_reason is None:
-                more = self._reservation.grow(answer.progress.text_length)
-                if more and self._shared is not None:
-                    await self._shared.grow(more)
+            if self._is_paid_as_it_grows and answer.progress.finish_reason is None:
+                await self._grow(answer.progress.text_length)
         except ProviderError as error:
             redacted = self._redact(error)
             await self._count_unreported()
@@ -242,6 +248,20 @@ class ModelCall(Generic[T]):
         if item is None and self.prompt.may_be_long:
             await self._count_unreported()
         return item
+
+    async def _grow(self, text_length: int) -> None:
+        """Reserve more for an answer that outgrows what is reserved for it. BudgetExhausted."""
+        if self._reservation is not None:
+            more = self._reservation.grow(text_length)
+            if more and self._shared is not None:
+                await self._shared.grow(more)
+        meter, admission, route = self._payment.meter, self._admission, self.route
+        if meter is None or admission is None or route is None or not admission.charges:
+            return
+        if text_length > admission.output_tokens * CHARACTERS_PER_TOKEN:
+            price = self._payment.price_to_reserve(route, self._answer_bounds)
+            size = self.prompt.to_reserve()
+            await meter.grow(admission, price, input_tokens=size, text_length=text_length)
 
     def end(self) -> UsageRecord:
         """Settle a complete answer; return its record."""

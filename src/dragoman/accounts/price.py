@@ -23,6 +23,13 @@ PROVIDER_PRICE = "provider"
 """The price name in the record when the provider itself reported the cost."""
 
 
+def assumed_tokens(max_output_tokens: int | None) -> int:
+    """Return the tokens that an answer is assumed to have at most; a limit below zero is none."""
+    if max_output_tokens is None or max_output_tokens < 0:
+        return DEFAULT_OUTPUT_TOKENS
+    return max_output_tokens
+
+
 class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
     """Prices of one token, for prompts of more than `above` tokens.
 
@@ -108,9 +115,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         )
         rates = self._rates_for(input_tokens)
         dearest = max(rates.input, rates.cache_write or 0, rates.hour_cache_write or 0)
-        output = (
-            DEFAULT_OUTPUT_TOKENS if max_output_tokens is None or max_output_tokens < 0 else max_output_tokens
-        )
+        output = assumed_tokens(max_output_tokens)
         fees = self.request + max(searches, 0) * self.web_search + advice
         return min(MAX_NANOS, fees - (-(input_tokens * dearest + output * rates.output) // PICOS_PER_NANO))
 

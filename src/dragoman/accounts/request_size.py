@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dragoman.accounts.price import Price
+from dragoman.accounts.price import Price, assumed_tokens
 from dragoman.events import Usage
 from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
@@ -89,6 +89,11 @@ class AnswerBounds(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
     searches: int = 0
     advisors: Sequence[Advisor] = ()
+
+    @property
+    def assumed_tokens(self) -> int:
+        """The output tokens that are reserved before the answer begins."""
+        return assumed_tokens(self.output_tokens)
 
     def max_cost(self, price: Price, input_tokens: int) -> int:
         """Return the highest cost of an answer in nano-dollars, for an estimated prompt."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import ceil, isfinite
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +32,7 @@ DEFAULT_ADVICES = 3  # of one answer, where its request sets no limit
 DEFAULT_ADVICE_TOKENS = 2_048  # more than advice with its thinking usually has
 MAX_ADVISORS = 8  # different models of one request
 DEFAULT_SEARCHES = 5  # of one answer, where its request sets no limit
+MAX_DIGITS = 30  # of a number that is written as a text
 MAX_FIELDS = 1_000
 MAX_MODEL_LENGTH = 500  # characters of a model's name, which errors repeat
 MAX_ITEMS = 10_000  # messages, content parts, results
@@ -87,14 +90,23 @@ class RawRequestBody:
         thread = self._decode_field("thread")
         return isinstance(thread, dict) and thread.get("type") != "create"
 
+    def max_output_tokens(self, options: Mapping[str, Any]) -> int | None:
+        """Return the most output tokens of one choice; None if neither the body nor `options`, which fill in
+        fields that it does not set, limit them. Of several limits, the server may know only the highest.
+        """
+        found = [
+            limit
+            for name in _OUTPUT_LIMIT_FIELDS
+            if (name in self._fields or name in options)
+            and (limit := read_number(self._decode_field(name) if name in self._fields else options[name]))
+            is not None
+        ]
+        return max(found, default=None)
+
     @property
-    def max_output_tokens(self) -> int | None:
-        """The maximum of output tokens over all choices; None if the body sets no limit."""
-        for name in _OUTPUT_LIMIT_FIELDS:
-            if name in self._fields and type(limit := self._decode_field(name)) is int:
-                choices = self._decode_field("n")
-                return limit * max(1, choices) if type(choices) is int else limit
-        return None
+    def choices(self) -> int:
+        """How many answers the client asks for."""
+        return max(1, read_number(self._decode_field("n")) or 1) if "n" in self._fields else 1
 
     def max_searches(self) -> int:
         """Return the most web searches that the provider may make, see `count_searches`."""
@@ -194,6 +206,16 @@ def find_advisors(tools: Any) -> Sequence[Advisor]:
 
 def _read_count(value: Any, *, default: int) -> int:
     return value if type(value) is int and value >= 0 else default
+
+
+def read_number(value: Any) -> int | None:
+    """Return a whole number as lenient servers read it, also from a float or a text; None for others."""
+    if isinstance(value, str) and len(value) <= MAX_DIGITS:
+        with suppress(ValueError):
+            value = int(value)
+    if isinstance(value, float) and isfinite(value):
+        value = ceil(value)
+    return value if type(value) is int else None
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
