@@ -87,21 +87,23 @@ def test_stream_is_true_only_if_requested(fields: dict[str, Any], *, stream: boo
     ],
 )
 def test_max_output_tokens_is_the_highest_limit(fields: dict[str, Any], most: int | None) -> None:
-    assert head(**fields).max_output_tokens({}) == most
-    assert head(**{"max_tokens": None, **fields}).max_output_tokens({"max_tokens": 1_000}) == most
+    assert head(**fields).max_output_tokens({}, default=1_024) == most
+    filled = head(**{"max_tokens": None, **fields})
+    assert filled.max_output_tokens({"max_tokens": 1_000}, default=1_024) == most
 
 
 @pytest.mark.parametrize(
     ("n", "choices"), [(3, 3), (1, 1), (0, 1), (-3, 1), (None, 1), (True, 1), ("4", 4), (4.0, 4), ("x", 1)]
 )
-def test_choices_are_at_least_one(n: Any, choices: int) -> None:
-    assert head(n=n).choices == choices
-    assert head().choices == 1
+def test_max_output_tokens_covers_all_choices(n: Any, choices: int) -> None:
+    assert head(n=n, max_tokens=7).max_output_tokens({}, default=1_024) == 7 * choices
+    unlimited = None if choices == 1 else 1_024 * choices
+    assert head(n=n).max_output_tokens({}, default=1_024) == unlimited
 
 
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 7}])
 def test_a_limit_of_the_providers_options_counts_where_the_body_has_none(options: dict[str, Any]) -> None:
-    assert head().max_output_tokens(options) == options.get("max_tokens")
+    assert head().max_output_tokens(options, default=1_024) == options.get("max_tokens")
 
 
 @pytest.mark.parametrize(

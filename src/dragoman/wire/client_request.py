@@ -90,23 +90,21 @@ class RawRequestBody:
         thread = self._decode_field("thread")
         return isinstance(thread, dict) and thread.get("type") != "create"
 
-    def max_output_tokens(self, options: Mapping[str, Any]) -> int | None:
-        """Return the most output tokens of one choice; None if neither the body nor `options`, which fill in
-        fields that it does not set, limit them. Of several limits, the server may know only the highest.
-        """
-        found = [
-            limit
-            for name in _OUTPUT_LIMIT_FIELDS
-            if (name in self._fields or name in options)
-            and (limit := read_number(self._decode_field(name) if name in self._fields else options[name]))
-            is not None
-        ]
-        return max(found, default=None)
+    def max_output_tokens(self, options: Mapping[str, Any], *, default: int) -> int | None:
+        """Return the most output tokens of all choices together; None for one choice without a limit.
 
-    @property
-    def choices(self) -> int:
-        """How many answers the client asks for."""
-        return max(1, read_number(self._decode_field("n")) or 1) if "n" in self._fields else 1
+        `options` fill in fields that the body does not set. Of several limits, the server may know only the
+        highest. Of several choices without a limit, each counts `default`.
+        """
+        fields, limit = self._fields, -1
+        for name in _OUTPUT_LIMIT_FIELDS:
+            if name in fields or name in options:
+                found = read_number(self._decode_field(name) if name in fields else options[name])
+                limit = limit if found is None else max(limit, found)
+        choices = max(1, read_number(self._decode_field("n")) or 1) if "n" in fields else 1
+        if limit < 0:
+            return None if choices == 1 else default * choices
+        return limit * choices
 
     def max_searches(self) -> int:
         """Return the most web searches that the provider may make, see `count_searches`."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
-from dragoman.accounts.price import assumed_tokens
+from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS
 from dragoman.accounts.request_size import AnswerBounds, PromptEstimate
 from dragoman.accounts.upstream_answer import EventAnswer
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
@@ -78,13 +78,14 @@ class GatewayRequest:
         self._stop_error: DragomanError | None = None
         self._dropped_fields: Sequence[str] = ()
         self._rejected_options: Callable[[], Sequence[str]] = tuple
+        options = plan.routes.options.get(plan.routes.routes[0].provider.name, {})
         self._call: ModelCall[bytes] = ModelCall(
             payment,
             plan.routes,
             open_answer=self._open_answer,
             prompt=PromptEstimate(lambda: plan.input_tokens, unseen=plan.unseen_tokens),
             answer_bounds=AnswerBounds(
-                max_output_tokens(plan),
+                plan.head.max_output_tokens(options, default=DEFAULT_OUTPUT_TOKENS),
                 plan.head.max_searches() if plan.head.may_search else 0,
                 plan.head.advisors,
             ),
@@ -370,12 +371,3 @@ def is_relayed(provider: Provider, dialect: ClientDialect) -> TypeGuard[RemotePr
 def new_call_id() -> str:
     """Return an id for a tool call that its server has not named."""
     return new_id("call")
-
-
-def max_output_tokens(plan: RequestPlan) -> int | None:
-    """Return the most output tokens that a request may cost, over all its choices; None without a limit."""
-    head, provider = plan.head, plan.routes.first.provider
-    limit, choices = head.max_output_tokens(plan.routes.options.get(provider.name, {})), head.choices
-    if limit is None and choices == 1:
-        return None
-    return assumed_tokens(limit) * choices
