@@ -73,7 +73,7 @@ async def acquire_in_thread(acquire: Callable[[], T], *, release: Callable[[], o
         raise
 
 
-async def run_apart(function: Callable[[], T]) -> T:
+async def run_in_own_thread(function: Callable[[], T]) -> T:
     """Return what a function returns that may never end, such as one that waits for a database to be back.
 
     Its thread is its own and keeps nothing waiting: those of executors keep the process from ending.
@@ -100,7 +100,7 @@ async def run_apart(function: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, result, error)
 
     context = copy_context()
-    Thread(target=context.run, args=(run,), name="dragoman-apart", daemon=True).start()
+    Thread(target=context.run, args=(run,), name="dragoman-own-thread", daemon=True).start()
     return await future
 
 

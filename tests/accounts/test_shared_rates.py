@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -12,6 +13,8 @@ from dragoman.accounts.request_limiter import LimitLease, LimitRejection, Reques
 from dragoman.accounts.shared_rates import EXCHANGE_INTERVAL, SharedRates
 from dragoman.store.hosts.rates import KEPT_SECONDS, HostRate, RateDecision, RateKey
 from dragoman.usage_limits import Limits
+from tests.loop_clock import LoopClock
+from tests.waiting import until
 
 STEP = 0.05
 MINUTE = 60.0
@@ -179,3 +182,38 @@ async def test_a_scope_that_nobody_uses_is_forgotten() -> None:
     assert len(simulation.hosts[0]) == 1
     await simulation.run(70, lambda _: [])
     assert len(simulation.hosts[0]) == 0
+
+
+class CorruptedOnceStore(SimulatedStore):
+    """A store in which a row cannot be read once `is_corrupted` is set, until the next exchange."""
+
+    is_corrupted = False
+
+    async def exchange(
+        self, host: str, decisions: Mapping[RateKey, RateDecision]
+    ) -> Mapping[RateKey, tuple[float, HostRate]]:
+        if self.is_corrupted:
+            self.is_corrupted = False
+            raise ValueError("a row of another host cannot be read")
+        return await super().exchange(host, decisions)
+
+
+async def test_an_unexpected_error_does_not_end_the_reports_of_a_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, clock = CorruptedOnceStore(), LoopClock()
+    rates = SharedRates(store, "host_1", monotonic=lambda: store.now)
+    await rates.acquire([ScopeLimits("key:k", Limits(requests_per_minute=10))], tokens=1)
+    reports = asyncio.create_task(rates.run())
+    try:
+        await asyncio.sleep(0)
+        store.now += 2
+        store.is_corrupted = True
+        clock.set_ahead(EXCHANGE_INTERVAL)
+        await until(lambda: not store.is_corrupted)
+        clock.set_ahead(EXCHANGE_INTERVAL)
+        await until(lambda: store.exchanges == 2 or reports.done())
+        assert not reports.done()
+        assert "cannot be read" in caplog.text
+    finally:
+        reports.cancel()

@@ -162,7 +162,7 @@ async def test_hosts_that_pass_a_run_to_each_other_do_not_wait_for_each_other(
     monkeypatch.setattr(runs, "move", runner_moves)
     for host in (first, second):
         monkeypatch.setattr(host.hub.store.sessions, "clear_runner_host", give_up)
-    await second.hub.runs.recovery.go_on_here(row.id)
+    await second.hub.runs.recovery.continue_here(row.id)
     assert given_up == [], "each has got an answer of the other"
     async with connected(second, "s") as runner:
         await (await runner.prompt()).answer("it is here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -123,3 +124,13 @@ async def test_a_result_wakes_no_agent_whose_task_was_cancelled(tmp_path: Path, 
         runs = await store.runs.list(task.session_id)
         assert [run.agent for run in runs] == ["main", "press"]
         assert await store.queued_runs.first(task.session_id) is None
+
+
+async def test_a_caller_that_no_longer_waits_for_a_task_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with team_hub(tmp_path, {"press": HOLD}) as hub:
+        task_worker = hub.hub.team_tasks.worker
+        waiting = asyncio.create_task(task_worker.wait_for_end("task_of_another_host", seconds=60))
+        await eventually(lambda: task_worker._ends)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert task_worker._ends == {}

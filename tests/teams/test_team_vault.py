@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from dragoman.cli.logging_setup import TextFormatter
 from dragoman.errors import NotFound
 from dragoman.store.encryption import MasterKey
 from dragoman.store.teams.vault import OPERATOR, VaultEntry
+from dragoman.teams.vault.secrets import TeamSecrets
 from tests.serving import Served, serving
 from tests.teams.test_team_agents import write_team
 from tests.teams.test_team_prompts import played
@@ -237,3 +239,28 @@ async def test_without_its_master_key_a_vault_lets_no_call_of_its_team_run(tmp_p
         frames = msgspec.json.encode(await served.chat("again", agent="press", session="t")).decode()
         assert "master key" in frames
         assert not (tmp_path / "got.txt").exists()
+
+
+async def test_a_secret_that_is_stored_while_the_vault_is_read_is_sealed_in_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, was_read, may_return = "late-secret-1234", asyncio.Event(), asyncio.Event()
+    async with press(tmp_path, []) as served:
+        vault = served.hub.store.vault
+        secrets = TeamSecrets(vault, served.hub._services.teams.registry, logged=set())
+        read = vault.read
+
+        async def read_and_wait(team: str, owner: str) -> Sequence[tuple[VaultEntry, str]]:
+            values = await read(team, owner)
+            was_read.set()
+            await may_return.wait()
+            return values
+
+        monkeypatch.setattr(vault, "read", read_and_wait)
+        loading = asyncio.create_task(secrets.load("press", "ann", run_id="run_1"))
+        await was_read.wait()
+        await vault.put(VaultEntry(team="press", owner="ann", name="late", receivers=("mail.*",)), late)
+        secrets.forget()
+        may_return.set()
+        assert not (await loading).contains(late)
+        assert (await secrets.load("press", "ann", run_id="run_1")).contains(late)

@@ -1,4 +1,4 @@
-"""Part of a run's budget, kept back for one model call until its cost is known."""
+"""Part of a run's budget, reserved for one model call until its cost is known."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dragoman.operations.budget import Budget
 
 
 class BudgetReservation:
-    """Money of a run's budget kept back for one model call; grows while the answer outgrows it.
+    """Money of a run's budget reserved for one model call; it grows while the answer outgrows it.
 
-    Without a price nothing can be kept back: such a call is paid for when its cost is known.
+    Without a price nothing can be reserved: such a call is paid for when its cost is known.
     """
 
     def __init__(self, budget: Budget, price: Price | None) -> None:
@@ -25,7 +25,7 @@ class BudgetReservation:
         self._settled = False
 
     def reserve(self, input_tokens: Callable[[], int], answer: AnswerBounds = UNBOUNDED) -> None:
-        """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
+        """Reserve the most that the call may cost. Raises BudgetExhausted when there is no room for it."""
         if self.budget.is_spent:
             raise BudgetExhausted("the budget of this run is spent")
         if self._price is not None:
@@ -34,7 +34,7 @@ class BudgetReservation:
             self._add(answer.max_cost(self._price, input_tokens()))
 
     def grow(self, text_length: int) -> int:
-        """Reserve more for an answer of so many characters; return the nano-dollars. BudgetExhausted."""
+        """Reserve more for a longer answer; return the nano-dollars added. Raises BudgetExhausted."""
         price, before = self._price, self.nanos
         while price is not None and text_length > self._output_tokens * CHARACTERS_PER_TOKEN:
             self._add(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
@@ -59,5 +59,8 @@ class BudgetReservation:
 
 
 def refused(error: DragomanError) -> ProviderError:
-    """Return the error of a run's model call that a limit of its caller refuses; that stays its cause."""
+    """Return the error of a run's model call that a limit of its caller refuses.
+
+    Raise it `from` the limit's own error: callers read the budget's refusal from `__cause__`.
+    """
     return ProviderError(error.message, category="rate_limit", hint=error.hint, transient=error.transient)

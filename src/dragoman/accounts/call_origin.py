@@ -1,4 +1,4 @@
-"""Whom a model call is made for, and what it belongs to."""
+"""The caller of a model call, and the run, session and request that it belongs to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.operations.context import Context
 
 
 class CallOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom model calls are made for, and what they belong to: columns of their usage records."""
+    """The caller of model calls and what they belong to, as columns of their usage records."""
 
     identity: Identity = LOCAL
     endpoint: str | None = None

@@ -94,7 +94,7 @@ class Admission:
         self.price = price
         self.lease = lease
         self.rates: Sequence[CountedRate] = ()
-        """What it counts for at all hosts together."""
+        """Its amounts in the rate limits that all hosts share."""
         self.charges: tuple[ChargedBudget, ...] = ()
         self.shares: tuple[tuple[ChargedBudget, int], ...] = ()
         self.reserved = 0
@@ -204,6 +204,7 @@ class Meter:
     async def __aexit__(self, *_: object) -> None:
         if self._sharing is not None:
             self._sharing.cancel()
+            await asyncio.wait([self._sharing])
         await self.ledger.close()
 
     def is_limited(self, identity: Identity) -> bool:
@@ -342,7 +343,7 @@ class Meter:
             self._shared_rates.settle(admission.rates, tokens=tokens)
 
     def admit_lost(self, identity: Identity, price: Price | None) -> Admission:
-        """Admit a request that was made already: a crash cut it off, and its caller has no more room."""
+        """Admit a request that a crash interrupted, without limits: its provider has been asked already."""
         admission = Admission(self, price)
         admission.charges = charged_budgets(self._limits_of(identity), self._clock())
         return admission
@@ -350,12 +351,12 @@ class Meter:
     def _lease(self, bounds: Sequence[ScopeLimits], entry: Entry | None, *, tokens: int) -> LimitLease:
         """Return the lease of a request, which was counted at its entry or is now. LimitReached."""
         if entry is not None:
-            stay = entry.take(tokens)
+            lease = entry.take(tokens)
         else:
-            stay = self._limiter.acquire(self._monotonic(), bounds, tokens=tokens)
-        if isinstance(stay, LimitRejection):
-            raise limit_error(stay, tokens=tokens)
-        return stay
+            lease = self._limiter.acquire(self._monotonic(), bounds, tokens=tokens)
+        if isinstance(lease, LimitRejection):
+            raise limit_error(lease, tokens=tokens)
+        return lease
 
     def _limits_of(self, identity: Identity) -> Sequence[ScopeLimits]:
         """Return the limits that apply to a caller, cached for its next request."""

@@ -75,9 +75,9 @@ class ModelCall(Generic[T]):
     has settled it.
 
     The usage is the provider's. Where the provider reports none, an answer that has begun, or whose client
-    has left before it began, is estimated and marked so; what a provider has refused is free. This is the one
-    place that decides it. An answer that had begun, and failed so that another route was asked, has a record
-    of its own.
+    left before it began, is estimated and marked so; a request that a provider refused is free. Only this
+    class decides that. When an answer fails after it has begun and the call falls back to another route, the
+    failed attempt has a record of its own.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class ModelCall(Generic[T]):
 
     @property
     def cost(self) -> float | None:
-        """US dollars of an ended call; None when nobody knows."""
+        """The cost of an ended call in US dollars; None when it is unknown."""
         if self._record is None:
             return None
         if self._needs_price:
@@ -165,8 +165,8 @@ class ModelCall(Generic[T]):
     async def admit(self, entry: Entry | None = None) -> None:
         """Admit the call under the limits and budgets of its caller; `entry` if it was counted before.
 
-        LimitReached, BudgetExhausted, or BadRequest for a model without a price. The gateway awaits it by
-        itself, because it answers a refusal with the refusal's own status.
+        Raises LimitReached, BudgetExhausted, or BadRequest for a model without a price. The gateway awaits it
+        before `begin()`, to respond with the status of that error instead of a ProviderError's.
         """
         meter, identity = self._payment.meter, self._payment.origin.identity
         if meter is None:
@@ -185,7 +185,7 @@ class ModelCall(Generic[T]):
     async def reserve(self) -> None:
         """Reserve what the call may cost in the run's budget. BudgetExhausted; ConfigError without a price.
 
-        The agent loop does it by itself, before it tells anybody that a step begins.
+        The agent loop calls it before `begin()`, so that it sends no `start-step` for a step without money.
         """
         payment = self._payment
         payment.calls += 1

@@ -37,7 +37,7 @@ class Payment:
     `price` finds the price of a route. With a `meter` the caller's limits hold and usage records are written;
     without one, in the library, records are kept in memory only. A `budget` is reserved before and settled
     after each call. `unpriced` says what happens to a call that a limited budget should pay for and that has
-    no price. `load_prices` is awaited, once, before the first cost is told.
+    no price. `load_prices` is awaited, once, before the first cost is looked up.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Payment:
         self._later_costs.append(cost)
 
     def reservation(self, routes: ModelRoutes, answer: AnswerBounds = UNBOUNDED) -> BudgetReservation | None:
-        """Return what keeps back money for a call; None without a budget. ConfigError without a price."""
+        """Return the reservation of a call; None without a budget. Raises ConfigError without a price."""
         if self.budget is None:
             return None
         if routes.first.provider.family in SELF_BUDGETED:
@@ -126,15 +126,18 @@ class Payment:
         return BudgetReservation(self.budget, price)
 
     def shared_reservation(self, own: BudgetReservation) -> SharedReservation | None:
-        """Return what reserves for a call in the budgets that its run shares; None in the library."""
+        """Return the reservation of a call in the budgets that its run shares; None in the library."""
         return None if self.meter is None else self.meter.shared_budgets.reservation(own)
 
     def _highest_price(self, routes: ModelRoutes, answer: AnswerBounds) -> Price | None:
-        """The price of the most expensive route: the call may fall back to it."""
+        """Return the price of the most expensive route: the call may fall back to it."""
         typical = AnswerBounds(DEFAULT_OUTPUT_TOKENS, advisors=answer.advisors)
-        found = (self.price_to_reserve(route, answer) for route in routes.routes)
-        prices = [price for price in found if price is not None]
-        return max(prices, key=lambda price: typical.max_cost(price, DEFAULT_OUTPUT_TOKENS), default=None)
+        prices = [self.price_to_reserve(route, answer) for route in routes.routes]
+        return max(
+            (price for price in prices if price is not None),
+            key=lambda price: typical.max_cost(price, DEFAULT_OUTPUT_TOKENS),
+            default=None,
+        )
 
 
 class Billing(msgspec.Struct, frozen=True):
@@ -150,7 +153,7 @@ class Billing(msgspec.Struct, frozen=True):
 
 
 def unpriced(model: str) -> ConfigError:
-    """Return the error of a model that a budget cannot be kept for."""
+    """Return the error for a model without a price under a limited budget."""
     return ConfigError(
         f"there is no price for the model {model!r}, so a budget in US dollars cannot be kept",
         hint="pass one: prices={'provider/model': PriceOverride(input=1, output=2)}, or omit the budget",

@@ -120,11 +120,11 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return min(MAX_NANOS, fees - (-(input_tokens * dearest + output * rates.output) // PICOS_PER_NANO))
 
     def _rates_for(self, input_tokens: int) -> TokenRates:
-        found = self.rates[0]
+        reached = self.rates[0]
         for rates in self.rates[1:]:
             if input_tokens > rates.above:
-                found = rates
-        return found
+                reached = rates
+        return reached
 
 
 def to_nanos(usd: float) -> int:

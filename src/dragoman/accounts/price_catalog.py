@@ -72,10 +72,10 @@ class PriceCatalog:
         seller = self._find_provider(provider, base_url, type=type)
         if seller is None:
             return None
-        found = seller.find_model(model, all_providers=self._providers)
-        if found is None or not any(matches_exactly(found.match, name) for name in name_spellings(model)):
+        entry = seller.find_model(model, all_providers=self._providers)
+        if entry is None or not any(matches_exactly(entry.match, name) for name in name_spellings(model)):
             return None
-        return CatalogModel(seller, found)
+        return CatalogModel(seller, entry)
 
     def _find_provider(self, provider: str, base_url: str | None, *, type: str | None) -> Provider | None:
         """Return the provider whose prices apply: by the address, else by the name."""
@@ -158,7 +158,7 @@ def nanos_per_piece(price: Decimal | TieredPrices | None) -> int:
 
 
 def tier_price(price: Decimal | TieredPrices, above: int) -> Decimal:
-    """The price for prompts of more than `above` tokens."""
+    """Return the price for prompts of more than `above` tokens."""
     if isinstance(price, Decimal):
         return price
     reached = [tier.price for tier in price.tiers if tier.start <= above]

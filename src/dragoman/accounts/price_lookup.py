@@ -70,17 +70,17 @@ class PriceList:
         `scripted` and `ollama`) have a price only by an override.
         """
         key = (provider, model)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._find_override(provider, model) or self._look_up(key, base_url=base_url, type=type)
-        elif found.model is not None and self._clock() >= found.expires_at:
-            found = self._price_now(found.model)
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = self._find_override(provider, model) or self._look_up(key, base_url=base_url, type=type)
+        elif cached.model is not None and self._clock() >= cached.expires_at:
+            cached = self._price_now(cached.model)
         else:
-            return found.price
+            return cached.price
         if len(self._cache) >= MAX_CACHED:  # clients choose the names of models
             self._cache.clear()
-        self._cache[key] = found
-        return found.price
+        self._cache[key] = cached
+        return cached.price
 
     def _find_override(self, provider: str, model: str) -> CachedPrice | None:
         full_name = f"{provider}/{model}"

@@ -1,8 +1,8 @@
 """Budgets that several processes spend from: rows of the database, reserved and settled like those of keys.
 
-The budget of a run is its process's own until a task is given within it. From then on it is shared: whoever
-has the task, and the run itself, reserve in the row what a model call may cost before they make it. So all
-hosts together never spend more, and what a host had reserved comes back when it dies.
+The budget of a run belongs to its process until the run creates a task. From then on the task and the run
+share it: each reserves in the row what a model call may cost before it makes the call. So all hosts together
+never spend more than the budget, and the reservations of a host are released when it dies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.store.accounts.budgets import (
 
 
 def shared_charges(budget: Budget) -> tuple[ChargedBudget, ...]:
-    """Return the charges of a budget and of those above it that other processes spend of, too."""
+    """Return the charges of a budget and of those above it that other processes spend from, too."""
     return tuple(charge_of(each) for each in budget.chain if each.report is not None)
 
 
@@ -38,7 +38,7 @@ def charge_of(budget: Budget) -> ChargedBudget:
 
 
 def shared_limits(budget: Budget) -> Sequence[ChargedBudget]:
-    """Return the limits of a budget and of those above it that others share, for whoever has a task."""
+    """Return the limits of a budget and of those above it that others share, to be stored with a task."""
     return [
         ChargedBudget(
             each.name or "", SHARED_WINDOW, UNLIMITED if each.usd is None else to_nanos(each.usd), each.calls
@@ -49,9 +49,9 @@ def shared_limits(budget: Budget) -> Sequence[ChargedBudget]:
 
 
 class SharedReservation:
-    """What a model call has reserved in the rows of the budgets that its run shares.
+    """A model call's reservation in the rows of the budgets that its run shares.
 
-    A budget that is shared while the call is under way has its row with what the call had reserved by then.
+    If a budget becomes shared while the call is under way, its new row includes the reservation so far.
     """
 
     def __init__(self, ledger: UsageLedger, own: BudgetReservation) -> None:
@@ -116,14 +116,14 @@ class SharedReservation:
 
 
 class SharedBudgets:
-    """Begins to share budgets, and finds those that are shared."""
+    """Starts to share budgets between processes, and restores those that are shared already."""
 
     def __init__(self, budgets: BudgetRepository, ledger: UsageLedger) -> None:
         self._budgets = budgets
         self._ledger = ledger
 
     def reservation(self, own: BudgetReservation) -> SharedReservation:
-        """Return what reserves for a model call in the rows of the budgets that its run shares."""
+        """Return the reservation of a model call in the rows of the budgets that its run shares."""
         return SharedReservation(self._ledger, own)
 
     async def share(self, budget: Budget) -> Sequence[ChargedBudget]:
@@ -146,7 +146,7 @@ class SharedBudgets:
         if opened:
             try:
                 await self._budgets.open_shared(opened)
-            except DragomanError:  # a caller that is cancelled does not stop the writing
+            except DragomanError:  # not CancelledError: the write continues when the caller is cancelled
                 for each in of_money:
                     each.report = None
                 for each in of_calls:
@@ -168,7 +168,7 @@ class SharedBudgets:
             )
 
     async def rejoin(self, budget: Budget) -> bool:
-        """Go on with a budget as it was shared before, if it was; return whether."""
+        """Share a budget again that an earlier process had shared; return whether it had."""
         name = budget.name
         if name is None:
             return False

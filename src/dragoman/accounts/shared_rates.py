@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from math import ceil
 from typing import NamedTuple, Protocol
@@ -26,9 +25,9 @@ log = logging.getLogger(__name__)
 MINUTE = 60
 LEASE_SECONDS = 2.0
 EXCHANGE_INTERVAL = 1.0
-MIN_ELAPSED = 0.25  # seconds over which the demand of a burst is taken for a rate
+MIN_ELAPSED = 0.25  # seconds; the demand of a shorter burst is spread over this time
 DEMAND_MARGIN = 1.2
-MAX_ATTEMPTS = 8  # exchanges for one request, while others of this host use up what it gets
+MAX_ATTEMPTS = 8  # exchanges for one request, while other requests of this host use up each new lease
 CLEANUP_INTERVAL = 60.0
 MAX_FINE_LIMIT = 600
 MAX_BATCH = 100  # rates in one transaction
@@ -67,7 +66,10 @@ def used_amount(now: float, counts: Mapping[int, int]) -> int:
 
 
 def leased_amount(now: float, rate: HostRate) -> int:
-    """Return what a host may have counted since it told. It counts for a minute after the lease's end."""
+    """Return what a host may have used of its lease since its last exchange.
+
+    It counts until a minute after the end of the lease.
+    """
     return rate.lease if rate.lease_until + MINUTE > now else 0
 
 
@@ -116,7 +118,7 @@ class RateShare:
         self.retry_after = 0.0
         self._denied_until = 0.0
         self._demand = 0
-        self._pace = 0.0  # what is asked in a second
+        self._pace = 0.0  # the amount requested per second
         self._is_changed = False
         self.exchange: asyncio.Future[None] | None = None
         self.waiting = 0
@@ -153,7 +155,7 @@ class RateShare:
         self._demand += amount
 
     def begin_exchange(self, now: float, host: str, *, needed: int, first: int) -> RateRequest:
-        """Give the lease back and return what to ask for. Until `end_exchange` nothing is counted."""
+        """Return the lease and build the request. Until `end_exchange` no request fits."""
         elapsed = min(max(now - self.exchanged_at, MIN_ELAPSED), LEASE_SECONDS)
         self._pace = max(self._demand / elapsed, self._pace / 2 if self._demand else 0.0)
         self._demand, self.lease, self._is_changed = 0, 0, False
@@ -162,18 +164,18 @@ class RateShare:
         return RateRequest(host, self.limit, needed, first, expected, dict(self.counts))
 
     def end_exchange(self, now: float, own: HostRate, *, needed: int, retry_after: float) -> None:
-        """Take the new lease over."""
+        """Store the new lease."""
         self.lease, self.lease_until, self.exchanged_at = own.lease, own.lease_until, now
         self.retry_after = retry_after
         is_short = own.lease < needed
         self._denied_until = now + min(retry_after, EXCHANGE_INTERVAL) if is_short else 0.0
 
     def fail_exchange(self) -> None:
-        """Tell later what could not be told now. The lease that was given back stays given back."""
+        """Report the counts with the next exchange instead. The returned lease stays returned."""
         self._is_changed = True
 
     def is_due(self, now: float) -> bool:
-        """Whether the others have to hear of what was counted, or get back what was not."""
+        """Whether there are counts to report to the other hosts, or an unused lease to return."""
         return bool(self._is_changed or self.lease) and now - self.exchanged_at >= EXCHANGE_INTERVAL
 
     def is_idle(self, now: float) -> bool:
@@ -183,7 +185,7 @@ class RateShare:
 
 
 class RateStore(Protocol):
-    """Where hosts exchange their parts: `HostRateRepository`, or the store of a simulation."""
+    """Where hosts exchange their counts and leases: `HostRateRepository`, or the store of a simulation."""
 
     async def exchange(
         self, host: str, decisions: Mapping[RateKey, RateDecision]
@@ -243,7 +245,7 @@ class SharedRates:
     ) -> Sequence[CountedRate] | LimitRejection:
         """Count a request in all scopes; or in none, and return the limit that rejects it.
 
-        While the database does not answer, nothing is shared: each host limits what it gets by itself.
+        While the database does not answer, nothing is shared: each host applies the whole limit by itself.
         """
         rates = [
             WantedRate(key, self._shares.setdefault(key, RateShare()), limit, amount)
@@ -269,7 +271,7 @@ class SharedRates:
         return rates[0].rejection()
 
     def settle(self, counted: Sequence[CountedRate], *, tokens: int | None) -> None:
-        """Count the tokens that a request used in place of its estimate; None if nobody knows them."""
+        """Count the tokens that a request used in place of its estimate; None if they are unknown."""
         if tokens is None:
             return
         for rate in counted:
@@ -282,14 +284,18 @@ class SharedRates:
             rate.share.replace(self._now(), rate.slot, before=rate.amount, amount=0)
 
     async def run(self) -> None:
-        """Tell the others once a second what was counted, until cancelled."""
+        """Report once a second what was counted, until cancelled."""
         while True:
             await asyncio.sleep(EXCHANGE_INTERVAL)
-            with suppress(StoreError, Unavailable):
+            try:
                 await self.tick()
+            except (StoreError, Unavailable):
+                pass  # the counts go with the next exchange
+            except Exception:  # such as a row that cannot be read; the next exchange may succeed
+                log.exception("the rates of this host could not be exchanged")
 
     async def tick(self) -> None:
-        """Tell the others what was counted, and give back what was not. StoreError, Unavailable."""
+        """Report what was counted, and return unused leases. Raises StoreError, Unavailable."""
         now = self._now()
         due = [
             (key, share, 0)
@@ -351,10 +357,10 @@ class SharedRates:
 
 def list_rates(limits: Sequence[ScopeLimits], *, tokens: int) -> Sequence[tuple[RateKey, int, int]]:
     """Return the rates that a request counts in: scope and kind, limit, amount."""
-    found: list[tuple[RateKey, int, int]] = []
+    rates: list[tuple[RateKey, int, int]] = []
     for scope, limit in limits:
         if limit.requests_per_minute is not None:
-            found.append(((scope, "requests"), limit.requests_per_minute, 1))
+            rates.append(((scope, "requests"), limit.requests_per_minute, 1))
         if limit.tokens_per_minute is not None:
-            found.append(((scope, "tokens"), limit.tokens_per_minute, tokens))
-    return found
+            rates.append(((scope, "tokens"), limit.tokens_per_minute, tokens))
+    return rates

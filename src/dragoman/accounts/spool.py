@@ -41,8 +41,8 @@ class SpoolFile:
 
     def size(self) -> SpoolSize:
         """Return the size of both files."""
-        here, apart = file_size(self._path), file_size(self._replay_path)
-        return SpoolSize(here.rows + apart.rows, here.bytes + apart.bytes)
+        current, replayed = file_size(self._path), file_size(self._replay_path)
+        return SpoolSize(current.rows + replayed.rows, current.bytes + replayed.bytes)
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append complete lines; they are on disk on return. Raises OSError, and then none is appended."""

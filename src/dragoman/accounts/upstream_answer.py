@@ -39,7 +39,7 @@ class AnswerProgress(msgspec.Struct):
     finish: e.FinishStep | None = None
 
     def add_cut(self, error: ProviderError) -> None:
-        """Note an answer that had begun in a document that was cut off, if the error is of such a one."""
+        """Record that an answer had begun, if the error is of a document that was cut off."""
         if error.cut_length is not None:
             self.started, self.text_length = True, error.cut_length
 
@@ -117,7 +117,7 @@ class EventAnswer:
         for event in batch:
             kind = type(event)
             if kind is e.TextDelta or kind is e.ReasoningDelta:
-                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
+                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # `kind` is its exact type
             elif kind is e.ToolInputDelta:
                 progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
             elif isinstance(event, e.FinishStep):
@@ -141,7 +141,7 @@ class EventAnswer:
         await self.batches.aclose()
 
     def note_finish(self, event: e.FinishStep) -> None:
-        """Note what the end of the answer says."""
+        """Record what the last event says of the answer."""
         progress = self.progress
         progress.finish = event
         progress.usage, progress.finish_reason = event.usage, event.finish_reason
@@ -150,7 +150,7 @@ class EventAnswer:
 
 
 def counted(on_delta: e.DeltaHandler, progress: AnswerProgress) -> e.DeltaHandler:
-    """Return the handler, with the text that it takes counted."""
+    """Return a handler that adds the text that `on_delta` takes to `progress.text_length`."""
 
     def take(batch: Batch) -> bool:
         is_taken = on_delta(batch)

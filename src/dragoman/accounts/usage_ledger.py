@@ -22,8 +22,8 @@ from dragoman.store.store import Store
 from dragoman.store.tables.core import usage
 from dragoman.usage_record import UsageRecord
 
-BATCH_SECONDS = 0.02  # in which records are collected: waking the writer costs more than writing a row
-RETRY_SECONDS = 5.0  # until records that an available database refused are retried
+BATCH_SECONDS = 0.02  # records are collected for this long: waking the writer costs more than a row
+RETRY_SECONDS = 5.0  # before records that an available database refused are retried
 DATA_ERRORS = (DragomanError, ArithmeticError, TypeError, ValueError)
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class UsageLedger:
             settle_later(error)
 
     def _settle_later(self, settled: tuple[Sequence[ChargedBudget], int, int], error: Exception) -> None:
-        """Settle it when the database is up. Not persisted: reservations end with the process."""
+        """Settle when the database is up again. Not persisted: reservations end with the process."""
         if isinstance(error, HostFenced):
             return
         self._unsettled.append(settled)
@@ -139,7 +139,7 @@ class UsageLedger:
         self.write_batch()
 
     def write_batch(self) -> None:
-        """Queue what was added so far, to be written with what else is queued in this iteration."""
+        """Queue what was added so far; the store writes it with all else that is queued in this iteration."""
         batch, self._pending = self._pending, []
         if not batch:
             return

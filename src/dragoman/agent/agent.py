@@ -156,8 +156,8 @@ class Agent(Generic[T]):
     async def connect(self) -> None:
         """Connect the MCP servers and wait for their tool lists, as `async with` does.
 
-        Raises Unavailable for a server that does not connect, ConfigError for a stop condition on a tool
-        that there is not.
+        Raises Unavailable for a server that does not connect, ConfigError for a stop condition that names a
+        tool that the agent does not have.
         """
         resources = self._resources.here()
         async with resources.open_lock:
@@ -351,8 +351,8 @@ class Agent(Generic[T]):
         toolbox = tools.toolbox(selection)
 
         def find(name: Model | str) -> tuple[ModelRoutes, Mapping[str, Any]]:
-            found = with_agent_tools(self._find_model(name), toolbox, context=context)
-            return ModelRoutes.single(found.provider, found.name), found.options
+            model = with_agent_tools(self._find_model(name), toolbox, context=context)
+            return ModelRoutes.single(model.provider, model.name), model.options
 
         return TurnSpec(
             agent=AgentSpec(
@@ -408,7 +408,7 @@ class Agent(Generic[T]):
             raise
 
     def _check_tool_names(self, tools: AgentTools) -> None:
-        """Raise ConfigError if a stop condition asks for a tool that there is not."""
+        """Raise ConfigError if a stop condition names a tool that the agent does not have."""
         condition, model = self._stop_condition, self._model_or_name
         family = model.provider.family if isinstance(model, Model) else str(model).partition("/")[0]
         if condition is not None and family not in SELF_BUDGETED:  # these have tools of their own
@@ -463,11 +463,11 @@ def with_tool_names(
     selection: ToolSelection, allowed: Sequence[str] | None, *, disallowed: Sequence[str] | None
 ) -> ToolSelection:
     """Return the selection with the tool names of one run; a single name may be a plain string."""
-    names = [
-        [names_given] if isinstance(names_given, str) else names_given
-        for names_given in (allowed, disallowed)
-    ]
-    return replace(selection, allowed=names[0], disallowed=names[1])
+    return replace(
+        selection,
+        allowed=[allowed] if isinstance(allowed, str) else allowed,
+        disallowed=[disallowed] if isinstance(disallowed, str) else disallowed,
+    )
 
 
 def initial_notices(turn: TurnSpec) -> list[str]:

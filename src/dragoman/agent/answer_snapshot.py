@@ -1,4 +1,4 @@
-"""What an answer has so far, read beside the event loop where its text is in a file."""
+"""Read the answer so far. Text that was moved to a file is read in a thread, not on the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.part_builders import BlockBuilder
 
 async def read_message(fold: Fold) -> Message:
     """Return the message so far. The fold may not change meanwhile. Raises OSError."""
-    if not any(isinstance(each, BlockBuilder) and each.spilled is not None for each in fold.builders):
+    if not any(isinstance(part, BlockBuilder) and part.spilled is not None for part in fold.builders):
         return fold.message()
     snapshots = [builder.snapshot() for builder in fold.builders]
     parts = await offload_disk(lambda: tuple(snapshot.read() for snapshot in snapshots))

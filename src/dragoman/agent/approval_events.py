@@ -13,10 +13,7 @@ from dragoman.messages import DataPart, Message, Part, ToolPart
 from dragoman.operations.approval import EXPIRED_REASON, ApprovalRequest, Question
 
 QUESTION_PART = "data-question"
-APPROVAL_STATES = (
-    "approval-requested",
-    "approval-responded",
-)  # the states of a call that asks by an approval
+APPROVAL_STATES = ("approval-requested", "approval-responded")
 UNANSWERED = "the question was not answered"
 WITHDRAWN = "withdrawn: another message was sent instead of an answer"
 

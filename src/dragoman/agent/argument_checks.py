@@ -1,4 +1,4 @@
-"""Checks the types of the arguments of an agent and of a run: most are used in the middle of a run."""
+"""Type checks for the arguments of an agent and a run, most of which would otherwise fail in mid-run."""
 
 from __future__ import annotations
 

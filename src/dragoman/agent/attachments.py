@@ -1,6 +1,6 @@
-"""Attachments: images and files as parts of a message or of a tool result, checked before they are sent.
+"""Attachments: images and files as parts of a message or a tool result, checked before they are sent.
 
-Nothing is fetched: a URL goes to the provider as it is, and a provider that takes none refuses it.
+Nothing is fetched: a URL goes to the provider as it is; a provider that does not accept URLs refuses it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def image(
     """Return an image for a message: by http(s) URL, path, bytes, or base64 in a data: URL.
 
     PNG, JPEG, GIF and WebP, which all providers accept. `detail` is the resolution that OpenAI uses.
-    `media_type` must match
-    the bytes. Raises BadRequest for an unsupported or unreadable image, TooLarge above `largest` bytes.
+    `media_type` must match the bytes. Raises BadRequest for an unsupported or unreadable image, TooLarge
+    above `largest` bytes.
     """
     if detail not in _DETAILS:
         raise BadRequest(f"detail must be auto, low or high, not {detail!r:.40}", field="detail")
@@ -80,9 +80,8 @@ def file(
 ) -> FilePart:
     """Return a file for a message: PDF, text or other, by http(s) URL, path, bytes, or base64 in a data: URL.
 
-    A provider that cannot read the type refuses the request. Raises BadRequest for an unreadable file or
-    one that does
-    not match its type; TooLarge above `largest` bytes.
+    A provider that cannot read the type refuses the request. Raises BadRequest for an unreadable file or one
+    that does not match its type; TooLarge above `largest` bytes.
     """
     if isinstance(source, str) and _HTTP_URL.fullmatch(source):
         name = filename or source.partition("?")[0].rpartition("/")[2]

@@ -65,7 +65,7 @@ class ResourcesByLoop:
 
     def __init__(self, make_tools: Callable[[], AgentTools]) -> None:
         self._make_tools = make_tools
-        self._spare_tools: AgentTools | None = make_tools()  # at once: an invalid operation is told here
+        self._spare_tools: AgentTools | None = make_tools()  # now, so that an invalid operation raises here
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopResources] = {}
 
     def here(self) -> LoopResources:

@@ -36,7 +36,7 @@ class ExternalInputs:
         self._wakeup.set()
 
     def submit_first(self, input: ExternalInput) -> None:
-        """Queue an input unless there is one: it comes from another thread, which hears of no error."""
+        """Queue an input, or drop a second one: the thread that sent it cannot receive the Conflict."""
         with suppress(Conflict):
             self.submit(input)
 

@@ -12,18 +12,18 @@ from typing import Any, Protocol
 from dragoman import events as e
 from dragoman.agent.answer_snapshot import read_message
 from dragoman.agent.hooks.events import Block, HookName, PostModel, PreModel, RunEnd, UserPromptSubmit
-from dragoman.agent.hooks.invocation import TurnHooks
+from dragoman.agent.hooks.invocation import TurnHooks, message_text
 from dragoman.agent.result import error_details
 from dragoman.agent.stop_conditions import SoFar, StepTaken
 from dragoman.errors import CallDenied, ProviderError
 from dragoman.fold import Fold
-from dragoman.messages import Message, TextPart
+from dragoman.messages import Message
 from dragoman.model_request import ModelRequest
 from dragoman.operations.context import Context
 
 
 class HookedTurn(Protocol):
-    """What the hooks of a turn are told of it: `TurnSpec`, or a runner's turn."""
+    """The parts of a turn that its hooks see: `TurnSpec`, or a runner's turn."""
 
     @property
     def hooks(self) -> TurnHooks | None: ...
@@ -49,7 +49,7 @@ class HookDispatcher:
         hooks = self._hooks_of("user_prompt_submit")
         if hooks is None or last is None or last.role != "user" or self._turn.fold.builders:
             return history
-        text = "\n".join(part.text for part in last.parts if isinstance(part, TextPart))
+        text = message_text(last)
         decision = await hooks.user_prompt_submit(
             UserPromptSubmit(text=text, message=last, **self._event_context(0))
         )

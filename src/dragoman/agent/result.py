@@ -23,8 +23,7 @@ class UsageSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of all steps. What no provider reported is None, never zero.
 
     `input_tokens` is the whole prompt, cached parts included; `output_tokens` includes reasoning.
-    `estimated`: an answer
-    was cut short and its tokens were counted here.
+    `estimated`: an answer was cut short and its tokens were counted here.
     """
 
     input_tokens: int | None = None
@@ -68,10 +67,8 @@ class BaseResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """The fields of all results. `cost` is in US dollars, None without a price; `duration` in seconds.
 
     `messages` is the conversation to continue: pass it to `spawn` with the next user message appended.
-    `text` is the
-    last text of the model, `output` the value if one was requested. `stopped_by` names what ended the run
-    if the
-    model did not. `notices` are hints for the caller.
+    `text` is the last text of the model, `output` the value if one was requested. `stopped_by` names what
+    ended the run if the model did not. `notices` are hints for the caller.
     """
 
     text: str

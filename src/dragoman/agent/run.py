@@ -64,12 +64,12 @@ def make_result(
         if failure.category == "context_limit":
             return OutOfContext(stopped_by=failure.message, **shared)
         return Crashed(error=error_details(failure), **shared)
-    over = loop.outcome
-    if over is not None and over.reason == "content-filter":
+    outcome = loop.outcome
+    if outcome is not None and outcome.reason == "content-filter":
         return Crashed(error=CONTENT_FILTERED, **shared)
-    if over is None:
+    if outcome is None:
         return RESULT_TYPES["unknown"](stopped_by="it ended without a reason", **shared)
-    return RESULT_TYPES[over.halt.exit](stopped_by=over.halt.why or None, **shared)
+    return RESULT_TYPES[outcome.halt.exit](stopped_by=outcome.halt.why or None, **shared)
 
 
 def unreported_result(loop: Loop, text: str) -> Result:
@@ -373,10 +373,11 @@ class Run(Generic[T]):
     async def _expire_approval(self, id: str) -> None:
         """Wait until the approval expires; an expired approval is declined."""
         toolbox = self._loop.turn.toolbox
-        if (left := await toolbox.seconds_left(id)) > 0:
-            await asyncio.sleep(left)
-            await self._expire_approval(id)  # clocks differ
-            return
+        while True:
+            left = await toolbox.seconds_left(id)
+            if left <= 0:
+                break
+            await asyncio.sleep(left)  # then look again: the store's clock may differ
         stored = await toolbox.expire_approval(id)
         if stored.status == "expired":
             with suppress(Conflict):
@@ -388,8 +389,8 @@ class Run(Generic[T]):
 
     def _wake_listeners(self) -> None:
         if self._wakeup is not None:
-            news, self._wakeup = self._wakeup, None
-            news.set()
+            wakeup, self._wakeup = self._wakeup, None
+            wakeup.set()
 
     def _finish(
         self, last_batch: Batch, *, aborted: str | None = None, error: ProviderError | None = None
@@ -405,8 +406,8 @@ class Run(Generic[T]):
         if not self._result.done():
             self._result.set_result(result)
         self._wake_listeners()
-        for watch in self._expiry_tasks.values():
-            watch.cancel()
+        for expiry in self._expiry_tasks.values():
+            expiry.cancel()
         self._on_end(self)
 
     async def _finish_aborted(self, reason: str) -> None:

@@ -117,11 +117,14 @@ def text_matches(pattern: str) -> Condition:
     one.
     """
     try:
-        searched = re.compile(pattern)
+        compiled = re.compile(pattern)
     except re.error as error:
         raise BadRequest(f"text_matches({pattern!r}) is not a valid regular expression: {error}") from None
-    says = f"text_matches({pattern!r})"
-    return make_condition(says, lambda done: bool(done.steps) and searched.search(done.text) is not None)
+
+    def has_match(done: SoFar) -> bool:
+        return bool(done.steps) and compiled.search(done.text) is not None
+
+    return make_condition(f"text_matches({pattern!r})", has_match)
 
 
 def tokens(count: int) -> Condition:

@@ -22,7 +22,7 @@ from dragoman.part_builders import ToolCallBuilder
 async def shorten_request(
     step: StepRequest, turn: TurnSpec, *, error: ProviderError
 ) -> tuple[StepRequest, Batch]:
-    """What is asked instead of what was too long, and what it leaves out. Raises the error if nothing can."""
+    """Return the shortened request and the events of what it drops. Raises `error` if nothing can go."""
     if turn.context_window is None:
         raise error
     request, dropped = await turn.context_window.shrink(step.request, turn.context, provider=step.provider)
@@ -60,7 +60,7 @@ class StreamNormaliser:
         self._id_mapping: dict[str, str] = {}
 
     def normalise(self, batch: Sequence[e.Event]) -> Sequence[e.Event]:
-        """The events as they enter the run; the end of the step is held back."""
+        """Return the events as they enter the run, without `finish-step`, which the loop sends itself."""
         admitted: list[e.Event] = []
         for event in batch:
             match event:
@@ -98,15 +98,15 @@ class StreamNormaliser:
         return event.tool_name == self._output_tool and not event.provider_executed
 
     def _repair_arguments(self, event: e.ToolInputError) -> e.ToolInputError | e.ToolInputAvailable:
-        """Broken JSON of a call's arguments read as what was meant, if that can be said for sure."""
-        found = (
+        """Return the event with its broken JSON repaired, if there is no doubt about what was meant."""
+        arguments = (
             repair_json(event.input) if isinstance(event.input, str) and not event.provider_executed else None
         )
-        if found is None:
+        if arguments is None:
             return event
         self.repair_notes[event.tool_call_id] = REPAIR_NOTE
         key, metadata = event.tool_call_id, event.provider_metadata
-        return e.ToolInputAvailable(key, event.tool_name, found, provider_metadata=metadata)
+        return e.ToolInputAvailable(key, event.tool_name, arguments, provider_metadata=metadata)
 
     def _check_tool_name(self, event: e.ToolInputAvailable) -> e.Event:
         called = event.tool_name
@@ -131,7 +131,7 @@ class StreamNormaliser:
 
 
 def tool_parts(fold: Fold) -> list[ToolPart]:
-    """All calls of a message."""
+    """Return all tool calls of a message."""
     calls = [builder for builder in fold.builders if isinstance(builder, ToolCallBuilder)]
     return [call.current for call in calls]
 

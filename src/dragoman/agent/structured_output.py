@@ -2,10 +2,8 @@
 best.
 
 A loop calls `prepare` on each request and `read` on each finished step. On a Problem, `remind(problem)` is
-the
-last message of the next request, at most `attempts` times; then the run ends with `problem.error()`. A
-call of
-`tool` is never run: its result is ACCEPTED, or the problem.
+the last message of the next request, at most `attempts` times; then the run ends with `problem.error()`. A
+call of `tool` is never run: its result is ACCEPTED, or the problem.
 """
 
 from __future__ import annotations
@@ -157,9 +155,9 @@ class Output(Generic[T]):
         if self.tool.name not in taken:
             return self
         name = next(name for number in count(2) if (name := f"{self.tool.name[:60]}_{number}") not in taken)
-        other = copy(self)
-        other.tool = replace(self.tool, name=name)
-        return other
+        renamed = copy(self)
+        renamed.tool = replace(self.tool, name=name)
+        return renamed
 
     def read(self, text: str, tool_calls: Sequence[ToolPart] = ()) -> T | Problem:
         """Return the value in a step: from its call of `tool`, else from its text."""
@@ -257,12 +255,12 @@ def repair_value(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _struct_schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """Return the same for types that msgspec supports."""
+    """Return what `schema_and_converter` does, for the types that only msgspec supports. ConfigError."""
     try:
         (schema,), parts = msgspec.json.schema_components([type], ref_template="#/$defs/{name}")
     except (TypeError, NameError) as error:
         raise ConfigError(f"output: {type!r} has no JSON Schema ({error})") from None
-    found = (
+    root = (
         dict(parts.pop(schema["$ref"].rpartition("/")[2]))
         if _is_only_reference(schema, parts)
         else dict(schema)
@@ -274,7 +272,7 @@ def _struct_schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[A
         except msgspec.ValidationError as error:
             raise InvalidInput(str(error), problems=[]) from None
 
-    return dict(strip_titles({**found, "$defs": parts} if parts else found)), convert
+    return dict(strip_titles({**root, "$defs": parts} if parts else root)), convert
 
 
 def _type_name(annotation: Any) -> str:

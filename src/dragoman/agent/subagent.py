@@ -43,12 +43,12 @@ from dragoman.part_builders import PartBuilder
 
 # Progress previews
 
-MIN_PREVIEW_INTERVAL = 0.1  # seconds between two glimpses of one that has just begun
+MIN_PREVIEW_INTERVAL = 0.1  # seconds between two previews of a sub-agent that has just begun
 MAX_PREVIEW_INTERVAL = 5.0  # and of one that has worked for long
-INTERVAL_DIVISOR = 20  # the period is this part of the time that it has worked
-PREVIEW_BYTES = 16_000  # bytes of a glimpse
-PREVIEW_PARTS = 24  # the last ones
-PREVIEW_TEXT = 2_000  # characters of a text, and of what a tool is given or gives
+INTERVAL_DIVISOR = 20  # the interval is a twentieth of the time that it has worked
+PREVIEW_BYTES = 16_000
+PREVIEW_PARTS = 24  # the last parts of the answer
+PREVIEW_TEXT = 2_000  # characters of a text, and of a tool's input and output
 DELTA_EVENTS = (e.TextDelta, e.ReasoningDelta, e.ToolInputDelta)
 SAVED_AT = frozenset(
     {
@@ -63,7 +63,7 @@ SAVED_AT = frozenset(
         e.StartStep,
     }
 )
-"""Events after which the answer is saved: it then goes on after a crash without repeating a call."""
+"""Events after which the answer is saved, so that it can continue after a crash without repeating a call."""
 
 
 class ProgressPreview:
@@ -81,7 +81,7 @@ class ProgressPreview:
         self._loop = asyncio.get_running_loop()
         self._started_at = self._next_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._shortened_parts: dict[int, tuple[ToolPart, Part]] = {}  # by place: the part, and it cut short
+        self._shortened_parts: dict[int, tuple[ToolPart, Part]] = {}  # by index: the part, and its short form
 
     def __enter__(self) -> Self:
         return self
@@ -262,8 +262,8 @@ class Subagent:
             save(turn.fold)
         loop = Loop(turn)
         try:
-            with ProgressPreview(turn.fold, context) as glimpse:
-                await run_loop(loop, glimpse, save=save)
+            with ProgressPreview(turn.fold, context) as preview:
+                await run_loop(loop, preview, save=save)
         finally:
             if context.node is not None:
                 context.node.cost += loop.message_cost or 0.0
@@ -275,7 +275,7 @@ class Subagent:
         """Return the assignment with the answer as far as it had got before a crash."""
         if self._journal is None or context.replayed_calls is None or context.call_id is None:
             return assignment
-        if context.state is not None:  # it had waited, and has not begun again
+        if context.state is not None:  # it waited for an approval, and has not resumed yet
             return assignment
         parts = await self._journal.load(context.call_id)
         if not parts:
@@ -283,7 +283,9 @@ class Subagent:
         calls = context.replayed_calls.children(context.call_id)
         restored = restore_answer(Message(new_id("msg"), "assistant", tuple(parts)), calls)
         if not restored.can_repeat:
-            raise CallUncertain(f"{self._name} was cut off by a crash, and its provider runs tools itself")
+            raise CallUncertain(
+                f"{self._name} was interrupted by a crash, and its provider runs tools itself"
+            )
         return replace(assignment, answer=restored.message, restored=restored, input_events=())
 
     def _saver(self, context: Context) -> SaveAnswer:
@@ -294,13 +296,14 @@ class Subagent:
 
     def _read_result(self, loop: Loop) -> Any:
         """Return the result of the finished loop."""
-        turn, over = loop.turn, loop.outcome
+        turn, outcome = loop.turn, loop.outcome
         if turn.nested_approvals is not None and turn.nested_approvals.waiting:
             raise approval_needed(turn.fold.message(), turn.nested_approvals.waiting)
         text = "".join(block.text() for block in run_end.last_text_blocks(turn.fold))
-        if over is not None and over.halt.exit == "success":
+        if outcome is not None and outcome.halt.exit == "success":
             return loop.output.value if turn.output is not None else text
-        why = loop.error.message if loop.error is not None else over.halt.why if over is not None else ""
+        halted = outcome.halt.why if outcome is not None else ""
+        why = loop.error.message if loop.error is not None else halted
         text_so_far = f"; its text so far: {text[:MAX_ERROR_TEXT]}" if text else ""
         message = f"{self._name} did not finish: {why or 'it ended without a reason'}{text_so_far}"
         transient = loop.error is not None and loop.error.transient
@@ -365,22 +368,22 @@ def make_assignment(prompt: str, context: Context, *, name: str) -> Assignment:
     waiting, key = dict(suspended.waiting), next(iter(suspended.waiting))
     grant = context.grant.for_nested_call(waiting.pop(key))
     answer = parse_message(msgspec.json.decode(suspended.answer))
-    word = ApprovalAnswer(pending_approval_id(answer.parts, key), grant.approved, grant.text)
+    approval = ApprovalAnswer(pending_approval_id(answer.parts, key), grant.approved, grant.text)
     return Assignment(
         prompt=message,
         context=own_context,
         answer=answer,
-        input_events=(response_event(word, answer.parts),),
+        input_events=(response_event(approval, answer.parts),),
         nested_approvals=NestedApprovals({key: grant}, waiting),
     )
 
 
 def subagent_context(context: Context, name: str) -> Context:
     """Return the context of a sub-agent's calls."""
-    judges = () if context.node is None else (ParentAgent(context.agent, context.node.caller),)
+    parent = () if context.node is None else (ParentAgent(context.agent, context.node.caller),)
     return replace(
         context,
-        parent_agents=(*context.parent_agents, *judges),
+        parent_agents=(*context.parent_agents, *parent),
         agent=name,
         for_model=True,
         tool_call_id=None,

@@ -176,8 +176,8 @@ def select_tools(request: ModelRequest, names: Sequence[str], *, ids: Mapping[st
     tool_ids = {tool.name: ids.get(tool.name, tool.name) for tool in request.tools}
     for name in names:
         if not any(matches_name(name, tool, id=id) for tool, id in tool_ids.items()):
-            known_tools = describe_tools(name, list(tool_ids.values()))
-            raise BadRequest(f"StepChange(tools=): there is no tool {name!r}; {known_tools}", field="tools")
+            available = describe_tools(name, list(tool_ids.values()))
+            raise BadRequest(f"StepChange(tools=): there is no tool {name!r}; {available}", field="tools")
     wanted = {tool for tool, id in tool_ids.items() if any(matches_name(name, tool, id=id) for name in names)}
     return tuple(tool for tool in request.tools if tool.name in wanted)
 

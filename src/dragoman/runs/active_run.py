@@ -27,12 +27,12 @@ class ActiveRun(Protocol):
 
     @property
     def is_unattended(self) -> bool:
-        """True while nobody has followed it since it went on after a crash."""
+        """True while nobody has followed it since it continued after a crash."""
         ...
 
     @property
     def action_hash(self) -> str | None:
-        """`hash_action` of what the run was started for; None when it went on after a crash."""
+        """`hash_action` of what the run was started for; None when it continued after a crash."""
         ...
 
     def message(self) -> Message:
@@ -66,8 +66,8 @@ class ActiveRun(Protocol):
 class StartedRun(msgspec.Struct, frozen=True):
     """The run of a request: new, or that of an earlier request that was the same.
 
-    `replay`: what is sent of the part that is over: nothing, the whole `message`, what this `run` added, or
-    what is behind a position.
+    `replay` is what a follower gets of the past: nothing (None), the whole `message`, what this `run` added,
+    or what comes after a position.
     """
 
     run: ActiveRun

@@ -22,7 +22,7 @@ from dragoman.runs.turn_factory import add_briefing, make_turn
 
 
 class AgentOperations:
-    """Makes operations of a hub's agents. Their model calls are paid for by the owner of the call."""
+    """Makes operations of a hub's agents. The owner of a call pays for its model calls."""
 
     def __init__(self, runs: RunRegistry) -> None:
         self._runs = runs

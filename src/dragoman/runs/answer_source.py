@@ -39,7 +39,7 @@ class AnswerSource(Protocol):
 
 
 class AnswerTurn(Protocol):
-    """What a source answers: see `TurnSpec`."""
+    """The turn that a source answers: see `TurnSpec`."""
 
     @property
     def fold(self) -> Fold: ...

@@ -1,7 +1,7 @@
 """Runs that a crash cut off: each continues from its message, or is closed with what the ledger knows.
 
-It happens in the background, so that the hub starts at once; and at once for a session that somebody asks
-for. Of several hosts that share a database, one claims the run before it continues.
+This happens in the background, so that the hub starts at once; a session that a request needs comes first.
+Of several hosts that share a database, one claims the run before it continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dragoman.usage_record import UsageRecord
 
 log = logging.getLogger(__name__)
 MAX_CRASHES = 3
-RETRY_INTERVAL = 5.0  # seconds until a run is tried again that the database did not let go on
+RETRY_INTERVAL = 5.0  # seconds until a run is tried again after an error of the database
 RUNNER_AGENT = "runner"  # the agent in the rows of runs that a runner answers
 FAILED = "the hub stopped during the run, which could not go on after that: an internal error of the hub"
 CLOSED = "the hub stopped during the run"
@@ -45,7 +45,7 @@ LATER_VERSION = "the hub was updated after it had stopped during the run"
 
 
 class CutOffRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to go on after a crash: its row as it goes on, its answer, and the calls that it had made."""
+    """A run to continue after a crash: its new row, its answer so far, and the calls that it had made."""
 
     row: rows.RunRecord
     answer: RestoredAnswer
@@ -53,8 +53,8 @@ class CutOffRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RestoreRunner: TypeAlias = Callable[[rows.RunRecord, Message], Awaitable[CutOffRun | None]]
-"""Returns a run that a runner answers as it goes on, from its row and its stored message; None if it goes on
-at the runner's host.
+"""Restores a runner's run from its row and its stored message; returns None if the run continues at the host
+that the runner is connected to.
 """
 
 
@@ -64,13 +64,13 @@ class RunStarter(Protocol):
     @property
     def agents(self) -> AgentRegistry: ...
 
-    async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun: ...
+    async def continue_after_crash(self, cut_off: CutOffRun) -> HubRun: ...
 
 
 class StoredRun(msgspec.Struct, frozen=True):
     """A run as the database has it: its message with its approvals, its calls, and its usage.
 
-    `was_released`: its host had handed it over, not crashed.
+    `was_released`: its host handed it over when it shut down, and did not crash.
     """
 
     row: rows.RunRecord
@@ -80,13 +80,13 @@ class StoredRun(msgspec.Struct, frozen=True):
     was_released: bool = False
 
     def cut_off_operations(self) -> Sequence[str]:
-        """Return the operations whose calls were cut off."""
+        """Return the operations whose calls were cut off, without the meta-tools."""
         names = {call.record.operation for call in self.calls if is_cut_off(call)}
         return sorted(name for name in names if not name.startswith(META_PREFIX))
 
 
 WaitForOperations: TypeAlias = Callable[[Sequence[str]], Awaitable[None]]
-"""Waits, for some seconds, until operations are registered: a spoke has to find the hub again first."""
+"""Waits some seconds until operations are registered: after a restart spokes have to reconnect first."""
 
 
 class CutOffRuns(NamedTuple):
@@ -103,8 +103,8 @@ class CutOffRuns(NamedTuple):
 class CrashRecovery:
     """The runs that were under way when their host stopped.
 
-    The engine has them go on in the background; one that was cut off twice without progress goes on alone,
-    since it may be the one that ends the process.
+    The engine continues them in the background. One that was cut off before without progress continues
+    alone, since it may be the run that crashes the process.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class CrashRecovery:
         self._alone = asyncio.Lock()
         self._closing = asyncio.Event()
         self.restore_runner: RestoreRunner | None = None
-        """How a run goes on that a runner answers; None where the hub takes no runners."""
+        """Restores the runs of runners; None where the hub accepts no runners."""
 
     async def run(self) -> None:
         """Queue all runs that wait to continue."""
@@ -137,39 +137,39 @@ class CrashRecovery:
         await self._engine.enqueue(continuation_turn(run))
 
     async def close(self) -> None:
-        """Let no more runs go on, and wait until each that has begun to either does or is given back."""
+        """Continue no more runs. Wait until each that has begun to either has continued or is given back."""
         self._closing.set()
         if self._begun:
             await asyncio.wait(list(self._begun.values()))
 
     def may_hand_over(self, run: rows.RunRecord) -> bool:
-        """Return whether a run may go on when this host stops: at another one, or in the background later."""
+        """Return whether a run may continue when this host stops: at another host, or after a restart."""
         agent = self._starter.agents.agents.get(run.agent or "default")
         is_expected = self._store.host_id is not None or run.background
         return is_expected and (agent is None or agent.after_crash == "resume")
 
     async def settle(self, *session_ids: str) -> None:
-        """Wait until the runs of these sessions have gone on or are closed; each begins at once."""
+        """Continue or close the runs of these sessions now, and wait until that is done."""
         for session_id in session_ids:
             if session_id in self._waiting:
                 await self._begin(session_id)
 
-    async def go_on(self, run_id: str) -> None:
-        """Let a run continue, unless a living host has it, and wait for its end."""
+    async def continue_run(self, run_id: str) -> None:
+        """Continue a run, unless a living host has it, and wait for its end."""
         while True:
-            if await self._try_to_go_on(run_id):
+            if await self._try_to_continue(run_id):
                 return
             await asyncio.sleep(RETRY_INTERVAL)
 
-    async def go_on_here(self, run_id: str) -> None:
-        """Let a run continue that no living host has, without waiting for its end."""
+    async def continue_here(self, run_id: str) -> None:
+        """Continue a run that no living host has, without waiting for its end."""
         run = await self._find(run_id)
         if run is not None:
             self._waiting.setdefault(run.session_id, run)
             await self._begin(run.session_id)
 
-    async def _try_to_go_on(self, run_id: str) -> bool:
-        """Return whether nothing is left to do; False when the database did not let it continue."""
+    async def _try_to_continue(self, run_id: str) -> bool:
+        """Return whether nothing is left to do; False if an error of the database is in the way."""
         try:
             run = await self._find(run_id)
         except (StoreError, Unavailable) as error:
@@ -186,7 +186,7 @@ class CrashRecovery:
         return session_id not in self._waiting
 
     async def _find(self, run_id: str) -> rows.RunRecord | None:
-        """Return a run that waits here, or that no living host has."""
+        """Return the run if it waits here or no living host has it; otherwise None."""
         for run in self._waiting.values():
             if run.id == run_id:
                 return run
@@ -199,7 +199,7 @@ class CrashRecovery:
         return None if row.host in living else row
 
     async def _begin(self, session_id: str) -> HubRun | None:
-        """Let the session's run continue, once; return it, or None if it does not."""
+        """Continue the session's run, once however often it is called; return it, or None if it cannot."""
         task = self._begun.get(session_id)
         if task is None and self._closing.is_set():
             return None
@@ -220,7 +220,7 @@ class CrashRecovery:
             log.warning("run %s cannot go on yet: %s", run.id, error.message)
             await self._give_back(run)
             return None
-        except Exception:  # it would be under way for ever, and its session busy
+        except Exception:  # without an end the run would keep its session busy for ever
             log.exception("run %s cannot go on", run.id)
             resumed = None
             if not await self._give_up(run):
@@ -229,21 +229,21 @@ class CrashRecovery:
         return resumed
 
     async def _give_back(self, run: rows.RunRecord) -> None:
-        """Let any host take a run again that this one has claimed, unless its earlier host has crashed.
+        """Release a run that this host has claimed from a host that had released it.
 
-        A host that stops may have claimed what another one released. With its name it would count as a crash.
+        This host may be shutting down, too. If the row kept its name, that would count as a crash of the run.
         """
         claimed = self._waiting.get(run.session_id, run)
         if run.host is not None or claimed.host is None:
             return
-        with suppress(StoreError, Unavailable):  # it is found once this host is gone
+        with suppress(StoreError, Unavailable):  # other hosts find the run once this one is gone
             released = await self._store.runs.move(claimed, to=None)
             if released is not None:
                 self._waiting[run.session_id] = released
                 await self.enqueue(released)
 
     async def _give_up(self, run: rows.RunRecord) -> bool:
-        """Close a run that cannot go on, if its message can be read with it; False if that cannot be yet."""
+        """Close a run that cannot continue, with its message if that can be read; False if it has to wait."""
         run, job = self._waiting.get(run.session_id, run), None
         try:
             stored = await load_run(self._store, run)
@@ -268,7 +268,7 @@ class CrashRecovery:
         return None if stored is None else replace(stored, was_released=was_released)
 
     async def _claim(self, run: rows.RunRecord) -> rows.RunRecord | None:
-        """Take a run over from the host that had it; None when another host has it, or it has ended."""
+        """Take over a run from the host that had it; None when another host has it, or it has ended."""
         host_id = self._store.host_id
         if host_id is None:
             return run
@@ -284,7 +284,7 @@ class CrashRecovery:
         run = stored.row
         if self.restore_runner is not None and run.agent == RUNNER_AGENT:
             cut_off = await self.restore_runner(run, stored.message)
-            return None if cut_off is None else await self._starter.go_on_after_crash(cut_off)
+            return None if cut_off is None else await self._starter.continue_after_crash(cut_off)
         roots = [call for call in stored.calls if call.record.parent_id is None]
         answer = restore_answer(stored.message, roots, settled=run.settled_parts or 0, run_id=run.id)
         has_progress = answer.settled > (run.settled_parts or 0)
@@ -295,7 +295,7 @@ class CrashRecovery:
             row = replace(run, crashes=crashes, settled_parts=answer.settled)
             answer = with_usage(answer, stored)
             try:
-                return await self._starter.go_on_after_crash(
+                return await self._starter.continue_after_crash(
                     CutOffRun(row=row, answer=answer, calls=ReplayedCalls(stored.calls))
                 )
             except (StoreError, Unavailable):
@@ -340,7 +340,7 @@ class CrashRecovery:
 
 
 def continuation_turn(run: rows.RunRecord) -> QueuedTurn:
-    """Return the turn in which a run continues; another one for each host that it has had."""
+    """Return the turn in which a run continues. Its id is new each time that the run changes hosts."""
     id = f"run:{run.id}:{run.epoch or 1}"
     return QueuedTurn(id=id, session_id=run.session_id, kind="continue", subject=run.id)
 

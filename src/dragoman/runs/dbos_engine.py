@@ -1,18 +1,18 @@
 """The queue that hosts share: DBOS, in a schema of its own beside that of the hub.
 
-DBOS keeps one instance a process, so a second hub of the same process has none: see `open_engine`. Its
-workflow names a row and holds nothing of it: what is done is in the message and the ledger. DBOS executes
-workflows in a thread of its own; here each hops to the event loop of its hub.
+DBOS allows one instance a process, so a second hub in the same process has none: see `open_engine`. The
+workflow only names a row: what the run has done is in its message and the ledger. DBOS executes workflows in
+an event loop of its own, in a thread; `execute` passes each on to the event loop of the hub.
 
-DBOS looks for turns by polling, which costs a host more than all else while nothing happens. So it polls
-seldom, and often for a while after a host has said that something is queued (`PollEvent`).
+DBOS polls for turns, which would be the largest cost of an idle host. So it polls seldom, and often for a
+while after a host has signalled that something is queued (`PollEvent`).
 
-A turn that a lost host had begun is queued again by `recover` alone: DBOS never looks for lost hosts itself.
-Nor does it look for what it has taken from the queue without learning so, because its connection was lost at
-the commit: this host does, every `CLAIM_INTERVAL` seconds.
+A turn that a lost host had begun is queued again only by `recover`: DBOS itself does not look for lost hosts.
+Nor does it notice a turn that it took from the queue in a commit whose connection was lost: this host looks
+for those every `CLAIM_INTERVAL` seconds.
 
-While DBOS cannot be started (its schema may not be created, say), turns are queued in memory: a run is
-claimed by one host whatever queue it was in, and what a lost host had in memory is found by its rows.
+While DBOS cannot be started (the database user may not create its schema, say), turns are queued in memory.
+That is safe: one host claims a run whatever queue it was in, and a lost host's turns are found by its rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from typing_extensions import override
 
 from dragoman.errors import Unavailable
-from dragoman.offload import run_apart
+from dragoman.offload import run_in_own_thread
 from dragoman.runs.engine import MemoryEngine, QueuedTurn, TurnHandler
 from dragoman.store.postgres.backend import without_database_traceback
 
@@ -47,16 +47,16 @@ log = logging.getLogger(__name__)
 APPLICATION = "dragoman"
 VERSION = "turn-1"  # of the workflow below: rows of another version are not executed
 QUEUE = "turns"
-POLL_INTERVAL = 2.0  # seconds between two looks for turns of which nobody has said anything
-QUICK_INTERVAL = 0.25  # seconds between two looks for turns that a host has queued
-QUICK_SECONDS = 2.0  # for which it looks so often
+POLL_INTERVAL = 2.0  # seconds between two polls while no host has signalled anything
+QUICK_INTERVAL = 0.25  # seconds between two polls after a host has queued a turn
+QUICK_SECONDS = 2.0  # how long the quick polling lasts
 POOL_SIZE = 4  # connections
-START_DELAY = 1.0  # seconds after the hub's start: its first requests need the processor more
+START_DELAY = 1.0  # seconds after the hub's start, so that its first requests have the processor
 RETRY_INTERVAL = 5.0  # seconds until DBOS is started again where it could not be
 CALL_TIMEOUT = 10.0  # seconds; while the database is down DBOS tries for ever
 RETENTION = 86_400.0  # seconds for which turns that have ended are kept, so that their ids stay known
 PURGE_INTERVAL = 3_600.0
-CLAIM_INTERVAL = 10.0  # seconds between two looks for turns that were taken from the queue and not begun
+CLAIM_INTERVAL = 10.0  # seconds between two searches for turns that were taken but not begun
 DRAIN_INTERVAL = 0.05
 CLOSE_TIMEOUT = 2.0
 PURGE_BATCH = 1_000
@@ -125,12 +125,12 @@ class DbosEngine:
         *,
         host_id: str,
         at_once: int,
-        tell_hosts: Callable[[], None] = lambda: None,
+        notify_hosts: Callable[[], None] = lambda: None,
         start_delay: float = START_DELAY,
     ) -> None:
         """`connect` opens a connection. At most `at_once` turns are executed at a time in this host.
 
-        `tell_hosts` lets the other hosts call `wake`; that may get lost. Raises Unavailable when this process
+        `notify_hosts` makes other hosts call `wake`; that may get lost. Raises Unavailable if this process
         has such an engine already.
         """
         if _engines:
@@ -138,7 +138,7 @@ class DbosEngine:
         self._connect = connect
         self._host_id = host_id
         self._at_once = at_once
-        self._tell_hosts = tell_hosts
+        self._notify_hosts = notify_hosts
         self._start_delay = start_delay
         self._polling = PollEvent()
         self._handler: TurnHandler | None = None
@@ -149,7 +149,7 @@ class DbosEngine:
         self._has_tried = asyncio.Event()
         self._has_launched = asyncio.Event()
         self._is_wanted = asyncio.Event()
-        self._chore: asyncio.Task[None] | None = None
+        self._maintenance: asyncio.Task[None] | None = None
         self._launching: asyncio.Future[None] | None = None
         self._is_draining = False
         self._is_closed = False
@@ -160,7 +160,7 @@ class DbosEngine:
         _engines.append(self)
         self._handler = handler
         self._substitute.start(handler)
-        self._chore = asyncio.create_task(self._keep())
+        self._maintenance = asyncio.create_task(self._maintain())
 
     async def enqueue(self, turn: QueuedTurn) -> None:
         """Queue a turn; one with an id that was queued within the last day does nothing.
@@ -178,18 +178,18 @@ class DbosEngine:
                 DBOS.enqueue_workflow(QUEUE, execute_turn, body)
 
         await self._call(call)
-        self._look_everywhere()
+        self._wake_all_hosts()
 
     def wake(self, _: str | None = None) -> None:
-        """Look for turns at once: another host may have queued some. It can subscribe to signals."""
+        """Look for turns at once: another host may have queued some. Usable as a signal's subscriber."""
         self._polling.wake()
 
-    def _look_everywhere(self) -> None:
+    def _wake_all_hosts(self) -> None:
         self._polling.wake()
-        self._tell_hosts()
+        self._notify_hosts()
 
     async def cancel(self, id: str) -> None:
-        """Take back a turn that has not begun. Raises Unavailable."""
+        """Remove a turn that has not begun. Raises Unavailable."""
         await self._substitute.cancel(id)
         if await self._is_substituted():
             return
@@ -207,8 +207,8 @@ class DbosEngine:
         substituted = await self._substitute.list()
         if await self._is_substituted():
             return substituted
-        found = await self._call(lambda: DBOS.list_queued_workflows(queue_name=QUEUE))
-        bodies = [each.input["args"][0] for each in found if each.input is not None]
+        workflows = await self._call(lambda: DBOS.list_queued_workflows(queue_name=QUEUE))
+        bodies = [workflow.input["args"][0] for workflow in workflows if workflow.input is not None]
         return [*substituted, *(msgspec.json.decode(body, type=QueuedTurn) for body in bodies)]
 
     async def recover(self, *, living: Collection[str]) -> None:
@@ -224,7 +224,7 @@ class DbosEngine:
             return bool(lost)
 
         if await self._call(call):
-            self._look_everywhere()
+            self._wake_all_hosts()
 
     async def drain(self, seconds: float) -> None:
         """Begin no more turns, and wait up to `seconds` until those that are executed have ended."""
@@ -248,12 +248,12 @@ class DbosEngine:
         if self._launching is not None:
             await asyncio.wait([self._launching], timeout=CALL_TIMEOUT)
         self._is_closed = True
-        if self._chore is not None:
-            self._chore.cancel()
+        if self._maintenance is not None:
+            self._maintenance.cancel()
             with suppress(asyncio.CancelledError):
-                await self._chore
+                await self._maintenance
         with suppress(Unavailable):
-            await within(run_apart(self._destroy), CALL_TIMEOUT)
+            await with_timeout(run_in_own_thread(self._destroy), CALL_TIMEOUT)
         if self in _engines:
             _engines.remove(self)
 
@@ -268,26 +268,26 @@ class DbosEngine:
                 await self._handler(turn)
             except Exception:
                 log.exception("the turn %s failed", turn.id)
-        self._look_everywhere()  # the next one of its session may wait
+        self._wake_all_hosts()  # the next one of its session may wait
 
-    async def _keep(self) -> None:
+    async def _maintain(self) -> None:
         """Start DBOS, look for lost turns, and delete old ones, until cancelled."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._is_wanted.wait(), self._start_delay)
         while not self._has_launched.is_set():
             try:
-                self._launching = asyncio.ensure_future(run_apart(self._launch))
+                self._launching = asyncio.ensure_future(run_in_own_thread(self._launch))
                 await asyncio.shield(self._launching)
                 self._has_launched.set()
                 self._has_tried.set()
-            except Exception as error:  # noqa: BLE001 - told without a traceback, which may name the database
+            except Exception as error:  # noqa: BLE001 - no traceback in the log: it may name the database
                 if not self._has_tried.is_set():
                     log.warning(
                         "the queue of the hosts cannot be used, so this host queues in memory: %s"
                         " (may the database user create the schema of the queue?)",
                         type(error).__name__,
                     )
-                await run_apart(self._destroy)
+                await run_in_own_thread(self._destroy)
                 self._has_tried.set()
                 await asyncio.sleep(RETRY_INTERVAL)
         purged_at = self._loop.time()
@@ -300,10 +300,10 @@ class DbosEngine:
                     await self._call(self._purge)
 
     async def _is_substituted(self) -> bool:
-        """Return, once it was tried, whether turns are queued in memory: DBOS could not be started."""
+        """Wait until DBOS was started or has failed to; return whether turns are queued in memory instead."""
         self._is_wanted.set()
         with suppress(Unavailable):
-            await within(self._has_tried.wait(), CALL_TIMEOUT)
+            await with_timeout(self._has_tried.wait(), CALL_TIMEOUT)
         return self._has_tried.is_set() and not self._has_launched.is_set()
 
     def _launch(self) -> None:
@@ -349,13 +349,13 @@ class DbosEngine:
         )
 
     def _open(self) -> psycopg.Connection[Any]:
-        """Open a connection of the pool. A thread of DBOS that runs on gets none after the end."""
+        """Open a connection of the pool; none after `close`, when threads of DBOS may still run."""
         if self._is_closed:
             raise Unavailable("the hub is shutting down")
         return self._connect()
 
     def _close_late(self, _: object, entry: ConnectionPoolEntry) -> None:
-        """Close a connection that is given back after the end: the pool has closed those that it had then."""
+        """Close a connection that a thread of DBOS returns after the pool was disposed of."""
         if self._pool is None:
             entry.invalidate()
 
@@ -378,7 +378,7 @@ class DbosEngine:
         return {each.workflow_id for each in taken}
 
     def _queue_not_begun(self) -> None:
-        """Queue again the turns that this host had taken at the last look, too, and does not execute."""
+        """Queue again the turns that this host has taken for two searches in a row and does not execute."""
         if self._instance is None:
             return
         taken = self._list_taken()
@@ -403,7 +403,7 @@ class DbosEngine:
     async def _call(self, call: Callable[[], T], *, seconds: float = CALL_TIMEOUT) -> T:
         """Call DBOS in a thread, once it has started. Raises Unavailable.
 
-        DBOS tries for ever while the database is down: such a thread must not keep the process from ending.
+        DBOS retries for ever while the database is down: a thread of its own lets the process end meanwhile.
         """
         if self._is_draining and not self._has_launched.is_set():
             raise Unavailable("the hub is shutting down")
@@ -411,16 +411,16 @@ class DbosEngine:
 
         async def launched_call() -> T:
             await self._has_launched.wait()
-            return await run_apart(call)
+            return await run_in_own_thread(call)
 
-        return await within(launched_call(), seconds)
+        return await with_timeout(launched_call(), seconds)
 
 
-async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Await work for some seconds. Raises Unavailable when it takes longer or the database refuses it."""
+async def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Await a coroutine for some seconds. Raises Unavailable if it takes longer or fails."""
     try:
         return await asyncio.wait_for(work, seconds)
-    except Exception as error:  # noqa: BLE001 - of DBOS, SQLAlchemy and psycopg: any may name the database
+    except Exception as error:  # noqa: BLE001 - DBOS, SQLAlchemy and psycopg name the database in theirs
         raise Unavailable(f"the queue of the hosts cannot be used: {type(error).__name__}") from None
 
 

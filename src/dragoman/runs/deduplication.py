@@ -49,7 +49,7 @@ class StoredAnswer(msgspec.Struct, frozen=True):
 def repeated_message(action: ChatAction, stored: Sequence[Message]) -> Message | None:
     """Return the answer to a user message that the session has with the same content; None without one.
 
-    An answer that failed before any tool call is none: the message is answered again.
+    An answer that failed before any tool call does not count: the message is answered again.
     """
     if not isinstance(action, NewMessage | EditMessage):
         return None

@@ -1,4 +1,4 @@
-"""Deliveries to receivers of many owners, so that slow ones of one owner do not delay those of others."""
+"""A pool for deliveries to many owners' receivers: slow receivers of one owner do not delay the others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-AT_ONCE = 50  # deliveries under way
-PER_OWNER = 10  # of these
+AT_ONCE = 50  # deliveries under way at a time
+PER_OWNER = 10  # of these, for one owner
 
 
 class DeliveryPool:
@@ -31,14 +31,14 @@ class DeliveryPool:
         return self.room > 0 and self._owners[owner] < PER_OWNER
 
     def start(self, owner: str, delivery: Coroutine[Any, Any, None]) -> None:
-        """Begin a delivery, which reports its own errors."""
+        """Begin a delivery, which has to handle its own errors."""
         self._owners[owner] += 1
         task = asyncio.ensure_future(delivery)
         self._tasks.add(task)
         task.add_done_callback(partial(self._end, owner))
 
     async def close(self) -> None:
-        """Cancel what is under way; whoever comes next tries it again."""
+        """Cancel the deliveries under way; they are still due after a restart."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

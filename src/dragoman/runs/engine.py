@@ -1,9 +1,9 @@
-"""The engine: who executes what has to wait, and when. It knows which run, and nothing of what the run does.
+"""The engine: executes turns that had to wait. It knows which run to continue, not what the run does.
 
-A run that a request begins starts at once, in the host that got the request; the engine is not asked for it.
+A run that a request begins starts at once, in the host that received the request, without the engine.
 Turns are queued for what waits: runs that a crash cut off or that a stopping host hands over, and answers to
-approvals. Those of one session are executed one at a time, in order. An engine may execute a turn again whose
-host was lost, so a handler looks first at what the database says.
+approvals. Those of one session are executed one at a time, in order. An engine may execute a turn twice, if
+the first host was lost, so a handler first reads the state in the database.
 
 With SQLite the queue is in memory (`MemoryEngine`); on Postgres it is shared by all hosts (`dbos_engine.py`).
 """
@@ -24,9 +24,9 @@ TurnKind: TypeAlias = Literal["continue", "approval"]
 
 
 class QueuedTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that waits. `subject` is the row that it is about: of the run to continue, or the approval.
+    """A turn that waits. `subject` is the id of the run to continue, or of the approval that was answered.
 
-    A turn with the id of one that waits or is executed is the same one.
+    Two turns with the same id are the same turn.
     """
 
     id: str

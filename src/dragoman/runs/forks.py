@@ -15,7 +15,7 @@ from dragoman.store.sessions.branches import message_not_found
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
-MAX_LOOKS = 2  # for a message: what a fork shares moves when its session is deleted
+MAX_ATTEMPTS = 2  # to find a message: shared messages move when the session that owns them is deleted
 
 
 async def fork_session(
@@ -27,9 +27,9 @@ async def fork_session(
     What waits for an approval or an answer in the source is declined in the fork. `id` is the client's.
     Raises NotFound, Conflict when the id is taken, RunActive while the message is being written.
     """
-    for _ in range(MAX_LOOKS):
-        place = await store.branches.find(source.id, message_id)
-        last = await store.messages.get(place.session_id, place.id)
+    for _ in range(MAX_ATTEMPTS):
+        location = await store.branches.find(source.id, message_id)
+        last = await store.messages.get(location.session_id, location.id)
         if last is not None:
             break
     else:

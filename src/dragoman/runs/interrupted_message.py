@@ -1,4 +1,4 @@
-"""The message of a run that a crash cut off: the approvals that it lost, and how it is closed."""
+"""The message of a run that a crash cut off: restores its lost approvals, or closes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from dragoman.operations.replayed_calls import is_cut_off
 def restore_approvals(
     message: Message, approvals: Sequence[ApprovalRequest], *, calls: Sequence[LedgerEntry]
 ) -> Message:
-    """Return the message with the approval requests that the crash kept out of it."""
+    """Return the message with the approval requests that the crash kept from being written to it."""
     waiting = {call.record.id for call in calls if call.status == "pending"}
     question_ids = {part.id for part in question_parts(message.parts)}
     wanted = {
@@ -91,7 +91,7 @@ def close_message(
 
 
 def _waiting_calls(parts: Sequence[Part], entries: Mapping[str | None, LedgerEntry]) -> dict[str, str]:
-    """Return what each call asks that waits for an answer, or had not yet used it: these can still run."""
+    """Return approval ids by the calls that wait for an answer, or had not used it: these can still run."""
     asking_calls = {question_call_id(part.data) for part in question_parts(parts)}
     calls = [part for part in parts if isinstance(part, ToolPart) and part.state not in FINAL_STATES]
     entry_of = {part.tool_call_id: entries.get(part.tool_call_id) for part in calls}
@@ -104,7 +104,7 @@ def _waiting_calls(parts: Sequence[Part], entries: Mapping[str | None, LedgerEnt
 
 
 def _reopened_part(part: Part, waiting: Mapping[str, str]) -> Part | None:
-    """Return the part of such a call as waiting again; its answer is stored with the approval."""
+    """Return the part of a waiting call, or of its question, as unanswered; None for any other part."""
     match part:
         case ToolPart(tool_call_id=key, approval=approval) if key in waiting:
             if approval is None or part.state != "approval-responded":

@@ -1,8 +1,8 @@
 """Writes the message of a run to the store as it grows: a part when it ends, an open one every second.
 
-One write is under way at a time, so that the journal adapts to the speed of the database: what changes in
-between is written together. A long part is written once, in pieces (`sessions/part_tails.py`). Writes are
-numbered; `pending_write` is the number of the one that has what is complete and not yet stored.
+One write is under way at a time, so that the journal adapts to the speed of the database: changes that arrive
+meanwhile are written together. A long part is written once, in pieces (`sessions/part_tails.py`). Writes are
+numbered; `pending_write` is the number of the write that will contain what is complete and not yet stored.
 
 While the database is down, what is complete goes to a file (`AnswerSpool`).
 """
@@ -37,7 +37,7 @@ WRITE_INTERVAL = 1.0
 MAX_REWRITTEN = 16_384  # characters up to which an open part is written again as a whole
 MAX_WHOLE = 65_536  # characters up to which a part that has ended is written as a whole
 MAX_PIECE = 262_144  # characters of text in one write
-MAX_PARTS = 500  # that one write encodes
+MAX_PARTS = 500  # parts in one write
 MAX_BACKLOG = 1_048_576  # characters not yet written, from which on the run waits for the database
 PART_SIZE = MAX_PIECE // MAX_PARTS  # characters that take as much time to write as the rest of a part
 LONG_WRITE = 32_768  # characters from which on other writes go ahead
@@ -140,7 +140,7 @@ class Journal:
         return self._write_number + 1 if is_pending else None
 
     async def make_room(self) -> None:
-        """Wait while the database is too far behind. While it is down, nobody waits."""
+        """Wait while the database is too far behind. Do not wait while it is down."""
         while (backlog := self._backlog()) >= MAX_PIECE and self._store.database.is_up:
             if self._write is None:
                 self._post(write_all=True)
@@ -149,7 +149,7 @@ class Journal:
             await asyncio.wait([self._write])
 
     def leave_to_end(self) -> None:
-        """Leave the write that is due now to `finish`, which has the same and more, a moment later."""
+        """Cancel the write that is due now: `finish`, a moment later, writes the same and more."""
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
@@ -183,7 +183,7 @@ class Journal:
         return has_ended
 
     async def release(self, extra_job: DatabaseJob[None]) -> RunRecord | None:
-        """Write everything, and that no host has the run, in one transaction. The journal is closed.
+        """Write everything and release the run from this host, in one transaction. The journal is closed.
 
         Return its row; None when another host has it. Raises StoreError, Unavailable.
         """
@@ -208,7 +208,7 @@ class Journal:
         return self._job(plan, is_last=True)
 
     async def _write_long_parts(self) -> None:
-        """Write until what is left is short, and nothing is under way that the last write may overtake."""
+        """Write until little is left, and no long write is under way that the last one might overtake."""
         while self._store.database.is_up:
             is_long = self._plan is not None and self._plan.size >= LONG_WRITE
             if not is_long and self._backlog() <= MAX_PIECE:
@@ -220,7 +220,7 @@ class Journal:
             await asyncio.wait([self._write])
 
     def _backlog(self) -> int:
-        """Return how many characters are neither written nor on their way, each part with its `PART_SIZE`.
+        """Return how many characters are neither written nor being written, plus `PART_SIZE` for each part.
 
         Parts that have ended count as those that grow. There may be a hundred thousand: then it is the most.
         """
@@ -268,7 +268,7 @@ class Journal:
             self._post(write_all=True)
 
     def _post(self, *, write_all: bool) -> None:
-        """Begin a write; after the one that is under way, if there is one."""
+        """Begin a write; if one is under way, begin another after it."""
         if self._write is not None or self._spooling is not None:
             self._flush_again = True
             return
@@ -309,19 +309,19 @@ class Journal:
             return
         else:
             self._on_written(plan.number)
-        self._go_on()
+        self._write_next()
 
-    def _go_on(self) -> None:
-        """Write what has come meanwhile."""
+    def _write_next(self) -> None:
+        """Write what has changed meanwhile."""
         if self._flush_again:
             self._post(write_all=True)
         elif self._fold.dirty and self._timer is None:
             self._start_timer()
 
     async def _remove_spooled(self, number: int) -> None:
-        """Remove the answer from the disk: it is older than the database, and a crash would bring it back.
+        """Remove the answer from the disk: it is older than the database, and a crash would restore it.
 
-        Only then is told what the write had.
+        `on_written` is called only after that.
         """
         try:
             await self._store.answers.remove(self._run.id)
@@ -332,10 +332,10 @@ class Journal:
             self._spooling = None
         if not self._is_closed:
             self._on_written(number)
-            self._go_on()
+            self._write_next()
 
     def _on_write_error(self, plan: PlannedWrite, error: Exception) -> None:
-        """Write it again later, and spool what is complete: somebody may wait to be shown it."""
+        """Write it again later, and spool what is complete: followers may be waiting for it."""
         if isinstance(error, HostFenced):
             self.close()
             return
@@ -376,12 +376,12 @@ class Journal:
         )
         return AnswerSnapshot(answer, [builder.snapshot() for builder in self._fold.builders])
 
-    # What a write has.
+    # Planning a write.
 
     def _make_plan(self, *, write_all: bool) -> PlannedWrite:
-        """Plan the next write: what is complete first. What there is no room for stays dirty.
+        """Plan the next write, what is complete first. What does not fit stays dirty.
 
-        No more parts are looked at than the write can have: a message may have very many.
+        No more parts are looked at than fit into the write: a message may have very many.
         """
         fold = self._fold
         self._drop_missing()

@@ -29,7 +29,7 @@ from dragoman.unfold import (
 
 Batch = Sequence[Event]
 QUEUED = "data-queued"
-MAX_NOTICE = 64_000  # bytes of a message that is told of again
+MAX_NOTICE = 64_000  # bytes of a queued message that later followers are shown
 END_WRITE = float("inf")  # later than every write of the journal
 
 
@@ -43,7 +43,7 @@ class LiveTail:
         self.is_paused = False
         self.room: asyncio.Future[None] | None = None
         self.notices: dict[str, Event] = {}
-        """What was said of messages that wait behind the run, by their ids: see `note_queued`."""
+        """The announcements of messages that wait behind the run, by their ids: see `note_queued`."""
         self._pending: list[tuple[float, Batch]] = []
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
@@ -74,13 +74,13 @@ class LiveTail:
                 if is_held:
                     follower.take_difference()
                 elif follower.position is None and (follower.batch is not None or follower.rest is not None):
-                    # It has not taken the batch before this one: from here on it needs the difference.
+                    # It has not taken the previous batch yet: from here on it gets the difference.
                     follower.position, follower.seen = current_position(self.fold), self.fold.size
         self.is_paused = True
         self.fold.add(batch)
 
     def release(self, batch: Batch) -> None:
-        """Hand the folded batch to all followers; behind those that are held back, if there are any."""
+        """Hand the folded batch to all followers, after those that are held back."""
         if self._pending:
             self._pending.append((0, batch))
             return
@@ -123,7 +123,7 @@ class LiveTail:
                 follower.wake()
 
     def note_queued(self, batch: Batch) -> None:
-        """Tell whoever follows later of the messages that wait as well, until they are withdrawn."""
+        """Keep announcements of queued messages for later followers, until the messages are withdrawn."""
         for event in batch:
             if type(event) is Data and event.type == QUEUED and event.transient and event.id is not None:
                 self.notices.pop(event.id, None)
@@ -257,7 +257,7 @@ class Follower:
         self._has_begun = True
 
     def take_difference(self) -> None:
-        """Take what the fold has grown by since `position`, unless it is long: soon it cannot be shown."""
+        """Take what the fold has grown by since `position` now, before it is paused; unless that is long."""
         tail = self._tail
         if self.position is None or self.rest is not None or tail.is_paused or not tail.has_started:
             return
@@ -315,7 +315,7 @@ class Follower:
 
     @property
     def lag(self) -> int:
-        """How many characters it is behind; what it has taken and is sending does not count."""
+        """How many characters the follower is behind; what it has taken and is sending does not count."""
         behind = self._tail.fold.size - self.seen if self.position is not None else 0
         waiting = sum(map(delta_length, self.batch or ()))
         return behind + waiting + (self._rest_size if self.rest is not None else 0)

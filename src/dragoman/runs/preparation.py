@@ -45,9 +45,9 @@ from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatAction, ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
 TITLE_LENGTH = 60
-CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
-RESUME_WAIT = 60.0  # seconds that it waits for an answer that was given to go on: its key may be gone
-QUEUE_WAIT = 5.0  # seconds that a viewer waits for an answer that was approved, and is queued
+CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool
+RESUME_WAIT = 60.0  # seconds that it waits for an answered run to resume, which fails if its key is gone
+QUEUE_WAIT = 5.0  # seconds that a viewer waits for an answer that was approved and is queued
 log = logging.getLogger(__name__)
 
 
@@ -122,7 +122,7 @@ async def find_requester(
 
 
 async def find_answerer(store: Store, action: ChatAction, *, session_id: str, caller: Identity) -> Identity:
-    """Return for whom a run continues: an answer that several people see, for the one who asked for it.
+    """Return the identity that a run continues for: in a shared session, the one who began the answer.
 
     The answers to approvals are those of the caller. Raises Forbidden, Unauthorized.
     """
@@ -140,7 +140,7 @@ async def find_answerer(store: Store, action: ChatAction, *, session_id: str, ca
 
 
 def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:
-    """Return when the run's time is over, on the event loop's clock; a crash does not prolong it."""
+    """Return the run's deadline on the event loop's clock. A crash does not extend it."""
     if agent.timeout is None:
         return None
     passed = max(0.0, time.time() - row.started_at)  # the clock may have been set back
@@ -148,7 +148,7 @@ def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:
 
 
 def continued_position(action: ContinueAnswer, run: ActiveRun) -> FoldPosition | None:
-    """Return what a client has of an answer that goes on after a crash, if its request began the run before.
+    """Return what a client has of an answer that continues after a crash, if its request began that run.
 
     The run itself no longer knows for which request it was begun.
     """
@@ -168,7 +168,7 @@ def is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
 
 
 async def is_answer_queued(store: Store, session_id: str) -> bool:
-    """Return whether the session's answer has got an approval just now, and waits for its turn."""
+    """Return whether an approval of the session's answer was just answered, and its turn is queued."""
     row = await store.runs.get_last(session_id)
     message = None if row is None else await store.messages.get(session_id, row.message_id)
     if row is None or message is None:
@@ -179,7 +179,7 @@ async def is_answer_queued(store: Store, session_id: str) -> bool:
 
 
 async def awaits_answer(store: Store, session_id: str, *, now: float) -> bool:
-    """Return whether the session's last answer waits for a person or a client's tool, or goes on soon."""
+    """Return whether the session's last answer waits for a person or a client's tool, or resumes soon."""
     row = await store.runs.get_last(session_id)
     if row is None or row.finish_reason != "tool-calls":
         return False
@@ -196,7 +196,7 @@ async def awaits_answer(store: Store, session_id: str, *, now: float) -> bool:
 
 
 async def is_open(store: Store, request_id: str, *, now: float) -> bool:
-    """Return whether a request waits for its answer, or has got it so lately that its run may begin yet."""
+    """Return whether a request is unanswered, or was answered so recently that its run may still begin."""
     try:
         request = await store.approvals.get(request_id)
     except NotFound:
@@ -244,7 +244,7 @@ async def record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by
 async def wait_stored(storing: asyncio.Future[None]) -> None:
     """Wait until a run is stored. A cancellation meanwhile takes effect when the caller waits next.
 
-    It would not stop the database, and nobody would drive the run then.
+    Cancelling would not stop the database's write, and would leave a stored run that nobody drives.
     """
     task, is_cancelled = asyncio.current_task(), False
     while not storing.done():
@@ -261,7 +261,7 @@ async def wait_stored(storing: asyncio.Future[None]) -> None:
 
 async def withdraw_requests(run_plan: RunPlan, context: Context, *, toolbox: Toolbox, store: Store) -> None:
     """Decline the requests that the run passes over: in the store, and in the messages that show them."""
-    by = replace(context.identity, scopes=frozenset({"admin"}))  # whoever else may answer them
+    by = replace(context.identity, scopes=frozenset({"admin"}))  # also requests that only others may answer
     session_id = context.session_id or ""
     try:
         for approval_id in run_plan.withdrawn:

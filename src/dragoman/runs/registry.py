@@ -77,15 +77,15 @@ class RunRegistry:
         self.remote: RemoteRuns | None = None
         """The runs of other hosts; None when none shares the database."""
         self.on_stop: Callable[[HubRun], None] = lambda _: None
-        """Called at once when a run of this host is stopped, but not when another one goes on with it."""
+        """Called at once when a run of this host is stopped, but not when another host continues it."""
         self.on_ending: OnEnding | None = None
         """Called before the end of a run of this host is stored: see `HubRun.on_ending`."""
         self.on_end: list[Callable[[HubRun], None]] = []
         """Called when a run of this host has ended."""
         self.queue = RunQueue(store, self, settings=queue)
-        """What waits for the runs of sessions to end."""
+        """The messages that wait for the runs of their sessions to end."""
         self.recovery = CrashRecovery(store, self, runs=cut_off)
-        """The runs that a crash cut off, and that have not gone on yet."""
+        """The runs that a crash cut off, and that have not continued yet."""
 
     @property
     def agents(self) -> AgentRegistry:
@@ -121,7 +121,7 @@ class RunRegistry:
         return is_here or (self.remote is not None and await self.remote.has_run(session_id))
 
     async def current_message(self, session_id: str) -> Message | None:
-        """Return the message that the session's run is writing; None without one, or if its host is mute."""
+        """Return the message that the session's run is writing; None without one, or if its host is down."""
         await self.recovery.settle(session_id)
         run = self._active.get(session_id)
         if run is None and self.remote is not None:
@@ -149,13 +149,13 @@ class RunRegistry:
         return StoredAnswer(run.id, message, error=run.error)
 
     async def _take_undelivered(self, run: rows.RunRecord) -> bool:
-        """Return, once, whether nobody has seen the end of a session's last run: its host knows."""
+        """Return whether nobody has seen the end of a session's last run, by asking its host; True once."""
         if self.remote is not None and run.host not in (None, self._store.host_id):
             return await self.remote.take_undelivered(run)
         return self.take_undelivered(run.session_id)
 
     def take_undelivered(self, session_id: str) -> bool:
-        """Return, once, whether nobody has seen the end of the session's last run, one of this host."""
+        """Return whether nobody has seen the end of the session's last run, one of this host; True once."""
         is_undelivered = session_id in self._undelivered
         self._undelivered.discard(session_id)
         return is_undelivered
@@ -209,7 +209,7 @@ class RunRegistry:
                     return self._register(begun, identity) if isinstance(begun, HubRun) else begun
             else:
                 raise AssertionError("there is always another attempt")
-        await self._tell_of_queued(queued, active)
+        await self._announce_queued(queued, active)
         return await self.queue.wait_begun(queued) if waits else queued
 
     async def begin_waiting(
@@ -240,7 +240,7 @@ class RunRegistry:
     ) -> None:
         """Raise RunActive while another request starts a run of the session, if this one may not wait."""
         if not starting.has_others(request.action):
-            return  # the agent is not looked up: files of teams are read for that
+            return  # early, because looking up the agent may read a team's files
         if self._when_busy(request, request.agent) != "refuse":
             return
         for id in (session_id, client_session_id(session_id)):
@@ -259,7 +259,7 @@ class RunRegistry:
         return replace(request, session_id=session_id, when_busy=self._when_busy(request, agent))
 
     def _when_busy(self, request: ChatRequest, agent: str | None) -> WhenBusy:
-        """Return what a request does in a busy session: another answer to the message that grows waits."""
+        """Return what a request does in a busy session. An answer to the growing message waits by default."""
         is_continuation = isinstance(request.action, ContinueAnswer)
         return request.when_busy or ("queue" if is_continuation else self.agents.when_busy(agent))
 
@@ -295,12 +295,12 @@ class RunRegistry:
             raise session_not_found(session_id)
         return session
 
-    async def _tell_of_queued(self, queued: QueuedRun, active: ActiveRun | None) -> None:
-        """Tell the active run, wherever it is, of what waits behind it."""
+    async def _announce_queued(self, queued: QueuedRun, active: ActiveRun | None) -> None:
+        """Announce a queued message to the active run, at whichever host that is."""
         if isinstance(active, HubRun):
-            self.queue.nudge(active, queued)
+            self.queue.announce(active, queued)
         elif active is not None and self.remote is not None:
-            await self.remote.nudge(active.row, queued)
+            await self.remote.announce_queued(active.row, queued)
         self.queue.dispatch_soon(queued.session_id)  # the run may just have ended
 
     def count_background(self) -> int:
@@ -316,9 +316,9 @@ class RunRegistry:
 
     @asynccontextmanager
     async def locked(self, session_id: str) -> AsyncIterator[None]:
-        """Let no run of the session begin on this host; on others the store notices what has changed.
+        """Let no run of the session begin on this host; other hosts are kept off by checks in the store.
 
-        Raises RunActive at once while a request that has the lock stops or looks for the session's run.
+        Raises RunActive at once while a request holds the lock to stop or find the session's run.
         """
         lock = self._starting_in(session_id).lock
         active = await self._store.runs.get_active(session_id) if lock.locked() else None
@@ -333,7 +333,7 @@ class RunRegistry:
         A session is deleted once: only another deletion would be in the way of the next attempt.
         """
         if isinstance(error, RunActive):
-            return self.remote is not None  # another host was faster and has the session's run
+            return self.remote is not None  # another host began a run first; the next attempt finds it
         await self._store.session_deletion.finish(session_id)
         return True
 
@@ -373,14 +373,15 @@ class RunRegistry:
         message = await self._store.messages.get(row.session_id, row.message_id)
         return row if message is not None and is_waiting_for(message, approval) else None
 
-    async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun:
-        """Let a run that a crash cut off continue from its message.
+    async def continue_after_crash(self, cut_off: CutOffRun) -> HubRun:
+        """Continue a run that a crash cut off, from its message.
 
         Raises Unauthorized, Forbidden or BadRequest when its key, agent or model is gone, Unavailable.
         """
         row = cut_off.row
         identity = await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
-        # A request that has the lock may wait for this run. Of hosts the database lets one begin a run.
+        # Not with several hosts: a request with the lock may be waiting for this run, and the database lets
+        # only one host begin it.
         lock = self._starting_in(row.session_id).lock
         async with lock if self.remote is None else nullcontext():
             session = await self._store.sessions.get_accessible(row.session_id, caller=identity, role="write")
@@ -392,7 +393,7 @@ class RunRegistry:
                 continuation(row), existing, identity=identity, on_end=self._remove_run, cut_off=cut_off
             )
             self._register(run, identity)
-        await self.queue.remind(run)
+        await self.queue.announce_all(run)
         return run
 
     async def stop_run(self, session_id: str, reason: str) -> ActiveRun | None:
@@ -421,12 +422,12 @@ class RunRegistry:
                 ending.cancel()
 
     def stop_unwritten(self) -> None:
-        """Stop all runs without writing anything of them: other hosts have them."""
+        """Stop all runs without writing anything of them: other hosts have taken them over."""
         for run in list(self._active.values()):
             run.stop_unwritten()
 
     async def close(self) -> None:
-        """Stop all runs and accept no more. Where hosts share the database, another one goes on with them."""
+        """Stop all runs and accept no more. Where hosts share the database, another one continues them."""
         self._closed = True
         await self.recovery.close()
         await self.queue.close()
@@ -443,7 +444,7 @@ class RunRegistry:
         for run in active:
             await run.done.wait()
             if run.released is not None:
-                with suppress(StoreError, Unavailable):  # the hosts look for such runs from time to time
+                with suppress(StoreError, Unavailable):  # the sweep of another host finds it
                     await self.recovery.enqueue(run.released)
 
     async def _replace(self, run: ActiveRun, request: ChatRequest) -> bool:
@@ -453,7 +454,7 @@ class RunRegistry:
         """
         is_continuation = isinstance(request.action, ContinueAnswer)
         if run.is_unattended or (is_continuation and request.when_busy == "queue"):
-            # Nobody could know of it; or it does what another person allowed, whether they follow it or not.
+            # No follower is expected yet; or the run does what another person approved.
             return False
         is_abandoned = run.is_abandoned
         if request.when_busy == "refuse" and not is_abandoned:

@@ -1,8 +1,9 @@
 """A run that another host executes, as its viewers here see it: a copy that is fed over HTTP.
 
-The copy has a fold and a live tail as the run itself, so replays, slow readers and dialects are the same
+The copy has a fold and a live tail like the run itself, so replays, slow readers and dialects are the same
 code. It is fed while somebody follows it. When the host ends in mid-stream, the copy waits for the run's next
-host, which may be this one, and brings its followers to what that one continues from (`takeover_events.py`).
+host, which may be this one, and brings its followers to the state from which that host continues
+(`takeover_events.py`).
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT = 15.0  # seconds that a request waits for a host that does not answer, or for the next one
 FEED_TIMEOUTS = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 TAKEOVER_TIMEOUT = 60.0  # seconds that viewers wait for the next host of a run
-POLL_INTERVALS = (0.05, 0.1, 0.2, 0.5)  # seconds between two looks for it; the last one is repeated
+POLL_INTERVALS = (0.05, 0.1, 0.2, 0.5)  # seconds between two searches for it; the last one is repeated
 LOST = "the host of this answer does not answer, and no other one has taken the answer over; reload to see it"
 CUT_OFF = (ProviderError, Unavailable, NotFound, WireError, StoreError)
-"""Errors by which a feed ends while the run may go on."""
+"""Errors that end a feed while the run may continue."""
 CUT_OFF_CALL = "the hub stopped during the run"
 
 
@@ -84,7 +85,7 @@ class RemoteRun:
         on_begin: Callable[[RemoteRun], None],
         on_end: Callable[[RemoteRun], None],
     ) -> None:
-        """`on_begin` is called when it is followed, `on_end` when nobody does any more, or it has ended."""
+        """`on_begin` is called at the first follower, `on_end` after the last one or at the run's end."""
         self.row = row
         self.fold = Fold()
         self.tail = LiveTail(self.fold, on_empty=self._end, on_follow=self._begin)
@@ -120,7 +121,7 @@ class RemoteRun:
         return self._state.message
 
     def update(self, row: RunRecord, state: RunState) -> None:
-        """Take a state that was read later."""
+        """Replace the state with one that was read later."""
         self.row, self._state = row, state
 
     def follow(self, *, replay: bool = False, position: FoldPosition = START_POSITION) -> Follower:
@@ -145,7 +146,7 @@ class RemoteRun:
         while True:
             row = await self._hosts.store.runs.get(self.row.id)
             local = self._hosts.find_local(self.row.id)
-            if local is not None:  # it goes on here
+            if local is not None:  # it continues on this host
                 await local.wait_ended()
                 return
             if row is None or row.status != "running":
@@ -173,7 +174,7 @@ class RemoteRun:
         self.tail.close()
 
     def close(self) -> None:
-        """End the copy: this host stops. Its viewers are disconnected, as those of the runs here are."""
+        """End the copy because this host stops, and disconnect its followers."""
         self.tail.disconnect()
         self._end()
 
@@ -205,7 +206,7 @@ class RemoteRun:
             reading.cancel()
 
     async def _follow_host(self) -> bool:
-        """Take what the host of the run sends; return whether the run has ended."""
+        """Copy what the host of the run sends; return whether the run has ended."""
         local = self._hosts.find_local(self.row.id)
         feed = feed_from_here(local) if local is not None else feed_from_host(self.row, self._hosts.client)
         try:
@@ -247,7 +248,7 @@ class RemoteRun:
             return
         if not batch:
             return
-        if isinstance(batch[-1], e.Finish) and await self._goes_on():
+        if isinstance(batch[-1], e.Finish) and await self._is_unfinished():
             raise HostGone(f"the host {self.row.host!r} no longer executes the run")
         self.tail.note_queued(batch)
         events = batch
@@ -267,8 +268,8 @@ class RemoteRun:
         settings = self._hosts.settings
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
 
-    async def _goes_on(self) -> bool:
-        """Return whether the database does not know the end of the run, of which its host has told."""
+    async def _is_unfinished(self) -> bool:
+        """Return whether the database still has the run as running, although its host has sent the end."""
         try:
             row = await self._hosts.store.runs.get(self.row.id)
         except (StoreError, Unavailable):
@@ -317,7 +318,7 @@ class RemoteRun:
 
 
 def poll_intervals() -> Iterator[float]:
-    """Yield the seconds to wait between two looks, until `TAKEOVER_TIMEOUT` is over."""
+    """Yield the seconds to wait between two searches, until `TAKEOVER_TIMEOUT` is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + TAKEOVER_TIMEOUT
     yield from POLL_INTERVALS
@@ -370,7 +371,7 @@ async def feed_from_host(row: RunRecord, client: HostClient) -> AsyncGenerator[F
 
 
 async def feed_from_here(run: HubRun) -> AsyncGenerator[FeedItem, None]:
-    """Yield the same of a run of this host."""
+    """Yield what `feed_from_host` does, for a run of this host."""
     yield current_state(run, message=run.first_message)
     with run.follow_from_start(is_retold=False) as follower:
         while (batch := await follower.next()) is not None:
@@ -381,7 +382,7 @@ async def feed_from_here(run: HubRun) -> AsyncGenerator[FeedItem, None]:
 
 
 class RemoteRuns:
-    """The runs of other hosts that are asked for here."""
+    """The runs of other hosts that clients of this host follow."""
 
     def __init__(self, hosts: RunHosts) -> None:
         self._hosts = hosts
@@ -415,14 +416,14 @@ class RemoteRuns:
         return await self._hosts.store.runs.get_active(session_id) is not None
 
     async def read_message(self, session_id: str) -> Message | None:
-        """Return the message that the session's run is writing; None without one, or if its host is mute."""
+        """Return the message that the session's run is writing; None without one, or if its host is down."""
         row = await self._hosts.store.runs.get_active(session_id)
         with suppress(NotFound, Unavailable):
             return None if row is None else (await self._attach(row)).message()
         return None
 
     async def take_undelivered(self, row: RunRecord) -> bool:
-        """Return, once, whether nobody has seen the end of a run of another host. False if that is gone."""
+        """Return whether nobody has seen the end of another host's run; True once, False without the host."""
         with suppress(Unavailable, NotFound):
             path = f"/sessions/{quote(row.session_id, safe='')}/undelivered"
             return bool(await self._hosts.client.post(host_of(row), path))
@@ -446,13 +447,13 @@ class RemoteRuns:
         except HostGone:
             return False
 
-    async def nudge(self, run: RunRecord, queued: QueuedRun) -> None:
-        """Tell the host of a run of a message that waits behind it. If it does not hear, a sweep finds it."""
+    async def announce_queued(self, run: RunRecord, queued: QueuedRun) -> None:
+        """Announce a queued message to the host of a run. If that fails, a sweep finds the message."""
         with suppress(Unavailable, NotFound):
             await self._hosts.client.post(host_of(run), f"/runs/{run.id}/queued", body={"id": queued.id})
 
     def move_here(self, run: HubRun) -> None:
-        """Let the copy of a run that continues here follow it here."""
+        """Connect the copy of a run that continues on this host to the run itself."""
         copy = self._copies.get(run.row.id)
         if copy is not None:
             copy.leave_host()

@@ -26,7 +26,7 @@ END_LINE = b'"end"\n'
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """A run under way. `message` is the one that it began with; without a feed behind it, as it is now.
 
-    `is_replayed`: at its next host it is made again from its beginning, and not gone on with.
+    `is_replayed`: its next host replays it from its beginning instead of continuing it.
     """
 
     message: Message

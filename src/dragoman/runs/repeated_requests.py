@@ -40,11 +40,10 @@ class RepeatedRequests:
     async def find(
         self, request: ChatRequest, session: Session | None, *, active: ActiveRun | None
     ) -> tuple[StartedRun | StoredAnswer | None, StoredSession | None]:
-        """Return the run or the answer of a request that was made before, None for a new one; and the
-        session.
+        """Return the run or the answer of a repeated request, None for a new one; and the session.
 
-        That has its messages if no run was writing one; `active` is the run of the session that does. Raises
-        RunActive for an old tab's continuation, Conflict, NotFound.
+        The session has its messages unless `active`, its run, is writing one. Raises RunActive for an old
+        tab's continuation, Conflict, NotFound.
         """
         if session is None:
             return None, None
@@ -63,7 +62,7 @@ class RepeatedRequests:
         answered: Message | None,
     ) -> StartedRun | StoredAnswer | None:
         session_id, action = request.session_id, request.action
-        # It ended meanwhile: its last parts are not in these.
+        # It ended while the messages were read, so they lack its last parts.
         if isinstance(active, HubRun) and active.done.is_set():
             active, stored = None, await self._store.messages.list(session_id)
         if isinstance(action, ContinueAnswer):
@@ -113,7 +112,7 @@ class RepeatedRequests:
 def find_running_continuation(
     action: ContinueAnswer, stored: Sequence[Message], *, active: ActiveRun
 ) -> StartedRun | None:
-    """Return the active run if this continuation began it. Raises RunActive when it is of an old tab."""
+    """Return the active run if this continuation began it. Raises RunActive for one of an old tab."""
     if active.action_hash == hash_action(action):
         return StartedRun(active, replay="run")
     position = continued_position(action, active)

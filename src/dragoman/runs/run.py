@@ -36,15 +36,15 @@ from dragoman.unfold import START_POSITION, FoldPosition, current_position
 from dragoman.wire.ui.client_request import ChatAction
 
 log = logging.getLogger(__name__)
-WITHDRAW_INTERVAL = 0.01  # seconds between two looks whether all parts are stored
-CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
+WITHDRAW_INTERVAL = 0.01  # seconds between two checks whether all parts are stored
+CHECK_INTERVAL = 65_536  # characters of an answer between two checks of limits and slow readers
 OPENINGS = (e.Start, e.StartStep)  # before the model's answer
 COMPLETIONS = frozenset({
     e.TextEnd, e.ReasoningEnd, e.ToolInputAvailable, e.ToolInputError, e.ToolApprovalRequest,
     e.ToolApprovalResponse, e.ToolOutputAvailable, e.ToolOutputError, e.ToolOutputDenied, e.SourceUrl,
     e.SourceDocument, e.File, e.Data,
 })  # fmt: skip
-"""Events that say that something is complete: a client sees them once it is stored."""
+"""Events that report something complete: a client sees them only after it is stored."""
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class RunSettings(msgspec.Struct, frozen=True):
     webhook: str | None = None
     """Where the ends of background runs are posted to that name no webhook."""
     write_usage: Callable[[], Awaitable[None]] | None = None
-    """Writes the usage of model calls that have ended: the next host of a run would estimate it else."""
+    """Writes the usage of ended model calls; otherwise the next host of a run would estimate it again."""
     submit_usage: Callable[[], None] | None = None
     """Queues the usage of model calls that have ended, to be written in one transaction with a run's end."""
 
@@ -80,9 +80,9 @@ class HubRun:
     """Drives the loop; folds, stores and publishes its batches.
 
     `done` is set when all is closed and written. `on_ending` is called with the row of the run before its end
-    is stored; `is_end_stored`: the database has the end, with what `on_ending` had returned. `is_elsewhere`:
-    it was left unwritten, for another host or process to go on with; `is_replayed`: its next host makes it
-    again from its beginning.
+    is stored; `is_end_stored`: the database has the end, with what `on_ending` returned. `is_elsewhere`: it
+    was left unwritten, for another host or process to continue; `is_replayed`: its next host replays it from
+    its beginning.
     """
 
     # With more than thirty attributes in its dict, an instance keeps a table of their names: 1.4 KiB.
@@ -112,7 +112,7 @@ class HubRun:
         self.fold = loop.turn.fold
         self._start_position = current_position(self.fold)
         self.first_message = self.fold.message()
-        """The message that the run began with: of an answer that goes on, with what it has so far."""
+        """The message that the run began with; a continued answer has parts already."""
         self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
         self.done, self.no_followers = Flag(), Flag()
         self._loop = loop
@@ -123,7 +123,7 @@ class HubRun:
         self.is_end_stored = self._is_ending = False
         self.is_replayed = False
         self.on_stopping: Callable[[HubRun], None] | None = None
-        """Called at once when the run is stopped, but not when another host goes on with it."""
+        """Called at once when the run is stopped, but not when another host continues it."""
         self.on_stop: OnStop | None = None
         """Called before a run that was stopped, or has failed, is closed."""
         self._journal = Journal(store, self.fold, run=row, on_written=self.tail.release_held)
@@ -132,7 +132,7 @@ class HubRun:
         self._stop_error: DragomanError | None = None
         self._released_at: float | None = None
         self.released: rows.RunRecord | None = None
-        """The row of a run that was given up, once nobody has it."""
+        """The row of a run that was handed over, once it is stored without a host."""
         self._error_text: str | None = None
         self.ended: rows.RunRecord | None = None
         """The row of a run that has ended, once it is stored, or spooled while the database is down."""
@@ -146,12 +146,12 @@ class HubRun:
             self.stop_at(loop.turn.context.deadline)
 
     def await_begin(self) -> None:
-        """Ask the model, and show and do nothing else before `begin`: the run is being stored."""
+        """Ask the model, but show nothing and run no tool before `begin`: the run is still being stored."""
         self._stored = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        """Go on: the run is stored. Show what came before the model's answer, which may take long."""
-        # Soon, not now: whoever began the run follows it from here on, and is to see its opening.
+        """Continue: the run is stored. Show its opening before the model's answer, which may take long."""
+        # Not before the caller, who follows the run next, can see it.
         asyncio.get_running_loop().call_soon(self._show_opening)
         self._end_wait()
 
@@ -175,22 +175,22 @@ class HubRun:
         if self._stop_reason is None:
             self._stop_reason = reason
             asyncio.get_running_loop().call_soon(self._cancel)
-            goes_on = self.is_elsewhere or self._released_at is not None
-            if self.on_stopping is not None and not goes_on:
+            continues = self.is_elsewhere or self._released_at is not None
+            if self.on_stopping is not None and not continues:
                 self.on_stopping(self)
 
     def _cancel(self) -> None:
         """Cancel the task, once it has started, or it would never run its cleanup.
 
-        A run that has begun to end since it was stopped is not interrupted in that: nobody else ends it.
+        A run that has begun to end since then is not interrupted: nobody else would end it.
         """
         if not self._is_ending:
             self._task.cancel()
 
     def release(self) -> None:
-        """Give the run up now, for another host to go on with, unless it is ending. Await `done` for its end.
+        """Hand the run over now, for another host to continue, unless it is ending. Await `done` for the end.
 
-        Its message stays open, and those who follow it are disconnected, so that they look for it elsewhere.
+        Its message stays open. Its followers are disconnected, so that they look for the run's next host.
         """
         if self._stop_reason is None:
             self._released_at = time.time()
@@ -244,7 +244,7 @@ class HubRun:
 
     @property
     def action_hash(self) -> str | None:
-        """`hash_action` of what the run was started for; None when it went on after a crash."""
+        """`hash_action` of what the run was started for; None when it continued after a crash."""
         return hash_action(self.action)
 
     def message(self) -> Message:
@@ -297,7 +297,7 @@ class HubRun:
                 span.set_error("failed", self._error_text)
 
     async def _consume_loop(self) -> None:
-        # What takes a delta is called from the read of a socket, and runs as if it was this task.
+        # `_take_delta` is called from a socket's read, so it gets the context variables of this task.
         on_delta = partial(copy_context().run, self._take_delta)  # type: ignore[call-arg]  # its ParamSpec
         async with aclosing(self._loop.run(on_delta)) as batches:
             async for batch in batches:
@@ -337,7 +337,7 @@ class HubRun:
         self._show_opening()
 
     def _publish(self, batch: Batch) -> None:
-        """Fold and release a batch; hold what says that a part is complete until the database has it."""
+        """Fold and release a batch; hold events of complete parts until the database has them."""
         first = next((at for at, event in enumerate(batch) if type(event) in COMPLETIONS), len(batch))
         self.tail.add(batch, is_held=first < len(batch))
         self._journal.schedule()
@@ -350,7 +350,7 @@ class HubRun:
             self.tail.hold(batch[first:], write)
 
     async def _withdraw_dropped(self, last_batch: Batch) -> Batch:
-        """Fold and release what drops parts, once all that came before it is released; return the rest."""
+        """Fold and release events that drop parts, once all earlier ones are released; return the last."""
         if not any(type(event) is e.ResetStep for event in last_batch):
             return last_batch
         while self.tail.is_holding:  # noqa: ASYNC110 # rare, and as short as a write
@@ -372,7 +372,7 @@ class HubRun:
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
 
     async def _hand_over(self, released_at: float) -> None:
-        """Write all there is, and give the run up. Without the database it is found once its host is gone."""
+        """Write everything and release the run. While the database is down, a later sweep finds the run."""
         cut_off_calls = self._store.calls.cut_off_job(self.row.id, released_at)
         try:
             if self._settings.write_usage is not None:
@@ -387,7 +387,7 @@ class HubRun:
             self.tail.disconnect()
 
     async def _stop_source(self, reason: str) -> None:
-        """Stop what answers elsewhere; shielded, since the task may be cancelled meanwhile."""
+        """Stop what answers outside this process; shielded, since the task may be cancelled meanwhile."""
         self._is_ending, self._stop_reason = True, self._stop_reason or reason
         if self.on_stop is not None:
             await asyncio.shield(asyncio.ensure_future(self.on_stop(reason)))
@@ -409,7 +409,7 @@ class HubRun:
         await self._loop.hooks.run_end("error", self._loop.so_far(), error=text)
 
     async def _finish(self, last_batch: Batch) -> None:
-        """Fold and store the last batch, then publish it; shielded, so that a run ends whoever cancels."""
+        """Fold and store the last batch, then publish it; shielded, so that cancelling cannot stop it."""
         self._is_ending, self._stop_reason = True, self._stop_reason or "the run has ended"
         if self._stored is not None:
             await self._release_opening(self._stored)

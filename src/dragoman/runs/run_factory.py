@@ -95,7 +95,7 @@ class RunFactory:
         on_end: Callable[[HubRun], None],
         cut_off: CutOffRun | None = None,
     ) -> Awaitable[HubRun]:
-        """Store and start a run, or let one continue that a crash `cut_off`.
+        """Store and start a run, or continue one that a crash `cut_off`.
 
         `on_end` is called when it has ended. Raises RunActive, NotFound, Conflict, BadRequest, Forbidden.
         """
@@ -186,7 +186,7 @@ class RunFactory:
     async def _close_unbegun(
         self, row: rows.RunRecord, run_plan: RunPlan, *, storing: asyncio.Future[None] | None
     ) -> None:
-        """Close a run that is stored and cannot begin: its session would wait for it for ever."""
+        """Close a run that is stored and cannot begin; otherwise its session would wait for it for ever."""
         if storing is not None:
             await wait_stored(storing)
         message = with_inputs(run_plan)
@@ -207,7 +207,7 @@ class RunFactory:
         return await self._store.messages.list(existing.row.id)
 
     async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
-        """Let a run continue once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
+        """Begin the run once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
         run.await_begin()
         try:
             await wait_stored(storing)
@@ -244,8 +244,8 @@ class RunFactory:
     ) -> asyncio.Future[None] | None:
         """Store the run with the messages that its plan adds, changes and drops; or that it continues.
 
-        Return what is done once a new run is stored, if its model may be asked meanwhile: not where storing
-        may well fail (another host may be faster), or where more than that happens before the answer.
+        Return a future of the write if the model may be asked before it is done. Return None after the write
+        where it may well fail (another host may be faster), or where other steps come before the answer.
         """
         runs = self._store.runs
         if run_plan.restored is not None:

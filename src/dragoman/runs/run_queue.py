@@ -1,8 +1,8 @@
 """The queue of each session: messages that arrived while a run was active, and wait in the database.
 
-The host of the run begins the next one as soon as the run has ended, and a host with room what waits for it.
-Whatever is left (its host was killed, an approval has expired) is found by the sweep of any host. A row is
-deleted in the transaction that begins its run, so that it begins once.
+The host of the run begins the next one as soon as the run has ended; a background run is begun by any host
+with room. What is left (its host was killed, an approval has expired) is found by the sweep of any host. A
+row is deleted in the transaction that begins its run, so that it begins once.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer, NewMess
 
 log = logging.getLogger(__name__)
 Clock: TypeAlias = Callable[[], float]
-SWEEP_INTERVAL = 2.0  # seconds between two looks for messages whose session is free
+SWEEP_INTERVAL = 2.0  # seconds between two searches for messages whose session is free
 SWEPT = 200  # sessions in one sweep
-POLL_INTERVAL = 2.0  # seconds between two looks for a run of which another host's signal was missed
-QUEUE_INTERVAL = 0.05  # seconds between two looks for a run that is about to begin
-RETENTION = 86_400.0  # seconds for which one that was withdrawn, or has failed, is known
+POLL_INTERVAL = 2.0  # seconds between two polls for a run, in case another host's signal was missed
+QUEUE_INTERVAL = 0.05  # seconds between two polls for a run that is about to begin
+RETENTION = 86_400.0  # seconds for which a withdrawn or failed message is stored
 INTERRUPTED = "interrupted by a new message"
 WEBHOOK_RETENTION = 7 * RETENTION
 PURGE_INTERVAL = 3_600.0  # seconds
@@ -68,7 +68,7 @@ class QueuedRunStarter(Protocol):
 
 
 class RequestBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a queued row has of its request."""
+    """The part of a request that a queued row stores as JSON."""
 
     message: msgspec.Raw
     model: str | None = None
@@ -95,14 +95,14 @@ class RunQueue:
         self._is_filled = False  # whether `_sessions` has what waited when this host began
         self._swept = OLDEST
         self._announced: dict[str, str] = {}
-        """The sessions of messages of which runs of this host have told."""
+        """The sessions of the messages that were announced to runs of this host, by message row."""
         self._beginning = 0  # runs in the background
         self._waiters: dict[str, asyncio.Future[None]] = {}
         self._dispatching: dict[str, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
-        store.signals.subscribe("queue", self._look)
-        store.signals.subscribe("begun", self._note_begun)
+        store.signals.subscribe("queue", self._on_queued)
+        store.signals.subscribe("begun", self._on_begun)
 
     @property
     def is_full(self) -> bool:
@@ -180,8 +180,8 @@ class RunQueue:
     async def find_current(self, session_id: str) -> ActiveRun | None:
         """Return the active run of the session, or that of the message that is about to be answered.
 
-        Between the end of a run and the beginning of the next one the answer of the first is no longer what
-        a page that follows the session waits for. Raises as `RunRegistry.find_active`.
+        Between two runs, a page that follows the session waits for the next answer, not for the last one.
+        Raises as `RunRegistry.find_active`.
         """
         deadline = time.monotonic() + QUEUE_WAIT
         while time.monotonic() < deadline:
@@ -191,7 +191,7 @@ class RunQueue:
             if not await self._is_beginning(session_id):
                 break
             await asyncio.sleep(QUEUE_INTERVAL)
-        return await self._starter.find_active(session_id)  # it may have started between the two looks
+        return await self._starter.find_active(session_id)  # it may have started between the two queries
 
     async def _is_beginning(self, session_id: str) -> bool:
         """Return whether something waits in the session that can be answered now, or is about to be."""
@@ -208,8 +208,8 @@ class RunQueue:
             return None
         return await self._store.queued_runs.find(session_id, message_id)
 
-    def nudge(self, run: HubRun, queued: QueuedRun) -> None:
-        """Tell a run of this host, and its followers, of a message that has been queued behind it."""
+    def announce(self, run: HubRun, queued: QueuedRun) -> None:
+        """Announce a queued message to a run of this host and its followers; steer or interrupt the run."""
         self._sessions.add(queued.session_id)
         self._announced[queued.id] = queued.session_id
         run.announce(queue_event(queued))
@@ -218,32 +218,32 @@ class RunQueue:
         elif queued.mode == "interrupt":
             run.stop(INTERRUPTED)
 
-    async def nudge_about(self, run: HubRun, queued_id: str) -> None:
-        """Tell a run of this host of what another host has queued behind it."""
+    async def announce_id(self, run: HubRun, queued_id: str) -> None:
+        """Announce a message that another host has queued to a run of this host."""
         queued = await self._store.queued_runs.get(queued_id)
         if queued is not None and queued.session_id == run.row.session_id and queued.status == "queued":
-            self.nudge(run, queued)
+            self.announce(run, queued)
 
-    async def remind(self, run: HubRun) -> None:
-        """Tell a run that went on of what waits behind it."""
+    async def announce_all(self, run: HubRun) -> None:
+        """Announce all messages that wait behind a run that continues."""
         if self.may_have(run.row.session_id):
             for queued in await self._store.queued_runs.list(run.row.session_id):
-                self.nudge(run, queued)
+                self.announce(run, queued)
 
     def run_begun(self, run: HubRun) -> None:
-        """Tell a run that goes on with an answer of what has waited for that, in the background."""
+        """Announce, in the background, what waits behind a run that continues an answer."""
         if isinstance(run.action, ContinueAnswer):
-            self._spawn(self._remind_if_up(run))
+            self._spawn(self._announce_all_if_up(run))
 
-    async def _remind_if_up(self, run: HubRun) -> None:
+    async def _announce_all_if_up(self, run: HubRun) -> None:
         with suppress(StoreError, Unavailable):  # what waits is answered all the same
-            await self.remind(run)
+            await self.announce_all(run)
 
     async def withdraw(self, queued: QueuedRun) -> bool:
         """Withdraw a message; False when it no longer waits."""
         withdrawn = await self._store.queued_runs.end(queued.id, "withdrawn", at=self._clock())
         if withdrawn:
-            self._tell(queued.id)
+            self._signal_begun(queued.id)
             self._announce_withdrawn(queued)
         return withdrawn
 
@@ -259,10 +259,10 @@ class RunQueue:
             waiting = await self._store.queued_runs.list(session_id)
             await self._store.queued_runs.withdraw_all(session_id, at=self._clock())
             for queued in waiting:
-                self._tell(queued.id)
+                self._signal_begun(queued.id)
 
     async def wait_begun(self, queued: QueuedRun) -> StartedRun | StoredAnswer:
-        """Wait until a message is being answered, wherever, or has been.
+        """Wait until the run of a message has begun, at whichever host.
 
         Raises Conflict when it was withdrawn, or could not be answered; NotFound when its session is gone.
         """
@@ -270,7 +270,7 @@ class RunQueue:
             waiter = self._waiters.setdefault(queued.id, asyncio.get_running_loop().create_future())
             found = await self._find_begun(queued)
             if found is not None:
-                self._wake(queued.id)  # nobody else would
+                self._wake(queued.id)  # other waiters, too: no signal will come
                 return found
             timeout = None if self._store.host_id is None else POLL_INTERVAL
             await asyncio.wait([waiter], timeout=timeout)
@@ -287,7 +287,7 @@ class RunQueue:
             if current is None and await self._store.runs.get(queued.id) is None:
                 raise NotFound("the session of this message was deleted")
             if current is not None and current.status != "queued":
-                raise Conflict(f"message {queued.message_id!r} was {ended_word(current)}")
+                raise Conflict(f"message {queued.message_id!r} was {ended_text(current)}")
             return None
         if row.status == "running":
             run = await self._starter.find_active(row.session_id)
@@ -345,20 +345,20 @@ class RunQueue:
             await self._sweep_page(OLDEST)
 
     async def _sweep_page(self, after: FreeSession) -> FreeSession:
-        found = await self._store.queued_runs.free_sessions(SWEPT, after=after)
-        for free in found:
+        sessions = await self._store.queued_runs.free_sessions(SWEPT, after=after)
+        for free in sessions:
             await self.dispatch(free.session_id)
-        return found[-1] if len(found) == SWEPT else OLDEST
+        return sessions[-1] if len(sessions) == SWEPT else OLDEST
 
     async def purge(self) -> None:
-        """Forget what was withdrawn, has failed, or was posted, long ago."""
+        """Delete old rows: of messages that were withdrawn or failed, and of webhooks that were posted."""
         await self._store.webhooks.purge(before=self._clock() - WEBHOOK_RETENTION)
         await self._store.queued_runs.purge(before=self._clock() - RETENTION)
 
     async def dispatch(self, session_id: str) -> None:
         """Begin the session's next message, unless it is busy, or its answer waits for a person."""
         if session_id in self._dispatching:
-            self._dispatching[session_id] = True  # what it has seen may be over
+            self._dispatching[session_id] = True  # look again: what it has read may be outdated
             return
         try:
             self._dispatching[session_id] = True
@@ -393,17 +393,17 @@ class RunQueue:
         except DragomanError as error:
             await self._give_up(queued, error.message)
             return True
-        except Exception:  # a row that cannot be read, say: what waits behind it must not wait for ever
+        except Exception:  # such as a row that cannot be read; it must not block the ones behind it
             log.exception("message %s of session %s could not be answered", queued.id, session_id)
             await self._give_up(queued, "an internal error of the hub")
             return True
         finally:
             self._beginning -= queued.background
-        self._tell(queued.id)
+        self._signal_begun(queued.id)
         return False
 
     async def _is_waiting(self, queued: QueuedRun) -> bool:
-        """Return whether a message waits for an answer to what the session's last one asks."""
+        """Return whether a message has to wait until the session's last question or approval is answered."""
         now = self._settled_clock.settled_time()  # a clock that was set ahead ends no question
         return queued.mode != "interrupt" and await awaits_answer(self._store, queued.session_id, now=now)
 
@@ -411,26 +411,26 @@ class RunQueue:
         ended = await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=reason)
         if ended:  # otherwise another host has begun it meanwhile
             log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, reason)
-        self._tell(queued.id)
+        self._signal_begun(queued.id)
 
-    def _tell(self, id: str) -> None:
-        """Wake who waits for a message, here and at other hosts: its run has begun, or it will have none."""
+    def _signal_begun(self, id: str) -> None:
+        """Wake the waiters of a message, here and at other hosts: its run has begun, or never will."""
         self._wake(id)
         self._store.signals.send("begun", id)
 
-    def _look(self, session_id: str | None) -> None:
-        """Begin what another host has queued, unless this one has no room either."""
+    def _on_queued(self, session_id: str | None) -> None:
+        """Begin what another host has queued, if this one has room."""
         if not self._closed and not self.is_full:
             self._spawn(self._sweep_for_room() if session_id is None else self.dispatch(session_id))
 
-    def _note_begun(self, id: str | None) -> None:
-        """Wake who waits for what another host has begun, or taken out of the queue."""
+    def _on_begun(self, id: str | None) -> None:
+        """Wake the waiters of a message that another host has begun or removed from the queue."""
         for waiting in [id] if id is not None else list(self._waiters):
             self._wake(waiting)
         if id in self._announced:
-            self._spawn(self._look_withdrawn(id))
+            self._spawn(self._check_withdrawn(id))
 
-    async def _look_withdrawn(self, id: str) -> None:
+    async def _check_withdrawn(self, id: str) -> None:
         with suppress(StoreError, Unavailable):
             queued = await self._store.queued_runs.get(id)
             if queued is not None and queued.status == "withdrawn" and id in self._announced:
@@ -461,7 +461,7 @@ class RunQueue:
 
 
 def queue_event(queued: QueuedRun, *, state: str = "queued") -> e.Data:
-    """Return what followers of the active run are told of a message that waits behind it."""
+    """Return the event that announces a waiting message to the followers of the active run."""
     body = msgspec.json.decode(queued.body, type=RequestBody)
     data = {
         "runId": queued.id,
@@ -491,7 +491,7 @@ def queued_request(queued: QueuedRun) -> ChatRequest:
     )
 
 
-def ended_word(queued: QueuedRun) -> str:
+def ended_text(queued: QueuedRun) -> str:
     return "withdrawn" if queued.status == "withdrawn" else f"not answered: {queued.error}"
 
 

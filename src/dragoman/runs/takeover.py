@@ -40,7 +40,7 @@ class HostTakeover:
             await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self) -> None:
-        """Queue the runs that no living host has: whoever released them may have ended before it queued them.
+        """Queue the runs that no living host has: their host may have ended before it queued them.
 
         What lost hosts have reserved is given back first, as in `take_over`. Raises StoreError, Unavailable.
         """
@@ -98,7 +98,7 @@ class QueuedTurns:
         """Execute a turn; return when its run has ended or waits for a person."""
         match turn.kind:
             case "continue":
-                await self._runs.recovery.go_on(turn.subject)
+                await self._runs.recovery.continue_run(turn.subject)
             case "approval":
                 await self._resume_after(turn.subject)
         run = self._runs.get_active(turn.session_id)
@@ -114,7 +114,7 @@ class QueuedTurns:
     async def _try_to_resume(self, approval_id: str) -> bool:
         """Return whether nothing is left to do for an approval; False while its session is busy.
 
-        A run of the session whose host is lost goes on: its own turn waits behind this one.
+        If a lost host has a run of the session, it continues here: its own turn is queued behind this one.
         """
         session_id = None
         try:
@@ -130,5 +130,5 @@ class QueuedTurns:
         with suppress(StoreError, Unavailable):
             active = await self._store.runs.get_active(session_id or "")
             if active is not None:
-                await self._runs.recovery.go_on_here(active.id)
+                await self._runs.recovery.continue_here(active.id)
         return False

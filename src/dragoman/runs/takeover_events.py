@@ -1,8 +1,8 @@
-"""What readers of a run are told when it continues at another host, from the message as that host has it.
+"""The events for readers of a run that continues at another host, from the message as that host has it.
 
-The other host continues from what is stored: it may have more than was told, and less of the step that was
-streaming. What it has dropped is withdrawn by `reset-step`; the readers see one stream with one `start` and
-one `finish`.
+The other host continues from what is stored: that may be more than was sent, and less of the step that was
+streaming. What it dropped is withdrawn with `reset-step`; the readers see one stream with one `start` and one
+`finish`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _agrees(builder: PartBuilder, part: Part) -> bool:
 def _missing_events(
     fold: Fold, message: Message, *, start: int, unfinished: bool = True
 ) -> Iterator[e.Event]:
-    """Yield what a message has more than the fold: of open parts, and the parts from `start` on."""
+    """Yield what a message has beyond the fold: of open parts, and the parts from `start` on."""
     goal = Fold(message)
     goal.phase = fold.phase
     calls = []
@@ -82,7 +82,7 @@ def _missing_events(
 
 
 def _growth_events(builder: PartBuilder, part: Part) -> Iterator[e.Event]:
-    """Yield what a block or a data part has more in a message."""
+    """Yield what a block or a data part has in the message beyond the fold."""
     match builder, part:
         case BlockBuilder(id=name, length=length), TextPart(text=text) | ReasoningPart(text=text):
             is_text = isinstance(part, TextPart)

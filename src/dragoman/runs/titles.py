@@ -25,7 +25,7 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 AT_ONCE = 4
-MAX_WAITING = 100  # titles that are being written; further ones are left out
+MAX_WAITING = 100  # titles that are being written; further sessions keep their first words
 SECONDS = 60.0
 MAX_INPUT = 1_000  # tokens of the conversation
 MAX_TOKENS = 1_000  # of the answer: models that reason need some before the title
@@ -64,7 +64,7 @@ class TitleWriter:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Leave the titles as they are."""
+        """Cancel the titles that are being written."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -82,7 +82,7 @@ async def add_briefing(run_plan: RunPlan, briefing: Briefing, *, context: Contex
 def context_fitter(
     resolved: ResolvedAgent, payment: Payment, *, recall: Callable[[], str | None]
 ) -> ContextFitter | None:
-    """Return what shortens the conversation. Summaries are written and paid for like answers of the run.
+    """Return the fitter that shortens the conversation. Its summaries are paid for like answers of the run.
 
     `recall` returns the tool that finds dropped messages, if there is one.
     """
@@ -103,7 +103,7 @@ def context_fitter(
 
 
 def step_preparer(resolved: ResolvedAgent, identity: Identity) -> StepPreparer | None:
-    """Return what changes each step of the agent before it is taken; None without `on_prepare_step`."""
+    """Return the preparer that changes each step of the agent; None without `on_prepare_step`."""
     agent, agents = resolved.agent, resolved.registry
     if agent.on_prepare_step is None:
         return None

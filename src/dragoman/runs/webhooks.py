@@ -1,7 +1,7 @@
 """Posts the outcomes of runs to webhooks: signed, in order within a session, retried after failures.
 
 A delivery is a row that is written with the end of its run, so it survives a crash; each host looks for rows
-that are due, and one claims each. The body is made from the run's row, and holds nothing of what was said.
+that are due, and one host claims each. The body is made from the run's row, without the text of messages.
 Source: Standard Webhooks 1.0.
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -26,16 +26,26 @@ from dragoman.store.store import Store
 from dragoman.store.webhook_deliveries import WebhookDelivery
 
 log = logging.getLogger(__name__)
-POLL_INTERVAL = 2.0  # seconds between two looks for what is due
-LEASE = 60.0  # seconds for which a host has a delivery
+POLL_INTERVAL = 2.0  # seconds between two polls for what is due
+LEASE = 60.0  # seconds for which a host has claimed a delivery
 BACKOFF = (5.0, 30.0, 120.0, 600.0, 1_800.0, 3_600.0, 7_200.0)  # seconds after each failure
-GONE = 410
+GONE = 410  # the HTTP status by which a receiver asks for no more deliveries
 TYPES = {
     "finished": "run.done",
     "failed": "run.failed",
     "stopped": "run.aborted",
     "interrupted": "run.interrupted",
 }
+
+
+class DeliveryFailure(NamedTuple):
+    """Why an attempt failed, and whether further attempts would be in vain."""
+
+    reason: str
+    is_final: bool = False
+
+
+SESSION_DELETED = DeliveryFailure("the session of the run was deleted", is_final=True)
 
 
 class PostBody(Protocol):
@@ -102,18 +112,18 @@ class WebhookSender:
         if not await self._store.webhooks.claim(delivery, until=now + LEASE):
             return
         row = await self._store.runs.get(delivery.run_id)
-        error = "the session of the run was deleted" if row is None else await self._try(delivery, row)
+        failure = SESSION_DELETED if row is None else await self._try(delivery, row)
         now, attempts = self._clock(), delivery.attempts + 1
-        if error is None:
+        if failure is None:
             await self._store.webhooks.end(delivery, "delivered", at=now, error=None)
-        elif row is None or attempts >= self._attempts or error.endswith(f" {GONE}"):
-            log.warning("the webhook of run %s is given up: %s", delivery.run_id, error)
-            await self._store.webhooks.end(delivery, "failed", at=now, error=error)
+        elif failure.is_final or attempts >= self._attempts:
+            log.warning("the webhook of run %s is given up: %s", delivery.run_id, failure.reason)
+            await self._store.webhooks.end(delivery, "failed", at=now, error=failure.reason)
         else:
             delay = BACKOFF[min(attempts, len(BACKOFF)) - 1]
-            await self._store.webhooks.end(delivery, "pending", at=now + delay, error=error)
+            await self._store.webhooks.end(delivery, "pending", at=now + delay, error=failure.reason)
 
-    async def _try(self, delivery: WebhookDelivery, row: RunRecord) -> str | None:
+    async def _try(self, delivery: WebhookDelivery, row: RunRecord) -> DeliveryFailure | None:
         """Post a delivery; return why it failed, without the address, or None."""
         body = msgspec.json.encode(webhook_body(row))
         headers = {"content-type": "application/json"}
@@ -121,17 +131,19 @@ class WebhookSender:
         try:
             status = await self._post(delivery.url, headers=headers, body=body)
         except DragomanError as error:
-            return error.message
+            return DeliveryFailure(error.message)
         except OSError as error:
-            return type(error).__name__
+            return DeliveryFailure(type(error).__name__)
         except Exception:  # a delivery ends after its last attempt, whatever a receiver has sent
             log.exception("the webhook of run %s could not be posted", delivery.run_id)
-            return "an internal error of the hub"
-        return None if 200 <= status < 300 else f"the receiver answered with status {status}"
+            return DeliveryFailure("an internal error of the hub")
+        if 200 <= status < 300:
+            return None
+        return DeliveryFailure(f"the receiver answered with status {status}", is_final=status == GONE)
 
 
 def webhook_body(row: RunRecord) -> dict[str, Any]:
-    """Return what the receiver gets: what became of the run, without what was said."""
+    """Return the body for the receiver: the outcome of the run, without its messages."""
     ended = datetime.fromtimestamp(row.finished_at or row.started_at, UTC)
     is_waiting = row.finish_reason == "tool-calls"
     kind = "run.waiting" if is_waiting else TYPES.get(row.status, "run.done")

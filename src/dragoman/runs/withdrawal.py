@@ -1,4 +1,4 @@
-"""Withdraw what an answer waits for, so that it does not continue."""
+"""Withdraw the requests that an answer waits for, so that it does not continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Decline = Callable[[str, str], Awaitable[object]]
 async def withdraw_answer(
     store: Store, run: RunRecord, *, answer: Message, reason: str, decline: Decline
 ) -> None:
-    """Decline all that an answer waits for: in its message, then in the store, so that nothing lets it go on.
+    """Decline all requests that an answer waits for: in its message, then in the store.
 
     Its last run becomes one that was stopped. Raises RunActive when it continues already.
     """

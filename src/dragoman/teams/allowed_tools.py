@@ -14,7 +14,7 @@ from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tool_patterns import is_allowed
 
 MAX_CACHED = 65_536
-LOOK_INTERVAL = 1.0  # seconds
+CHECK_INTERVAL = 1.0  # seconds between two checks of a team's file
 
 
 class AllowedTools:
@@ -29,7 +29,7 @@ class AllowedTools:
     def __init__(self, teams: TeamRegistry, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._teams = teams
-        self._looked_at: dict[str, float] = {}
+        self._checked_at: dict[str, float] = {}
         self._verdicts: dict[tuple[str, str], Verdict | None] = {}
         teams.on_change(self._verdicts.clear)
 
@@ -51,7 +51,7 @@ class AllowedTools:
         return self._verdicts[key]
 
     def refresh(self, context: Context) -> None:
-        """Read the list of the caller's team again if it has changed; it is looked at once a second.
+        """Read the list of the caller's team again if its file has changed, checked at most once a second.
 
         A run may take hours: what its team may no longer call is denied to its next call.
         """
@@ -59,9 +59,9 @@ class AllowedTools:
         if name is None:
             return
         now = self.clock()
-        if now - self._looked_at.get(name, -LOOK_INTERVAL) >= LOOK_INTERVAL:
-            self._looked_at[name] = now
-            with suppress(OSError):  # its files change just now: they are looked at again
+        if now - self._checked_at.get(name, -CHECK_INTERVAL) >= CHECK_INTERVAL:
+            self._checked_at[name] = now
+            with suppress(OSError):  # its files are changing right now: the next check reads them
                 self._teams.reload_rights(name)
 
 

@@ -1,4 +1,4 @@
-"""What a team's file operations and commands reach: its workspace, its folders, its rules and skills."""
+"""The folders that a team's file operations and commands reach: workspace, listed folders, rules, skills."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def team_folders(team: TeamSpec, teams_root: Path | None) -> Sequence[TeamFolder
 
 
 class TeamFiles:
-    """The files of each team; of other callers the shared folders of the configuration, if there are any."""
+    """The files of each team. Callers without a team get the configured shared folders, if there are any."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class TeamFiles:
 
 
 class TeamWorkplaces:
-    """Where the commands of each team run; other callers have none. Without a sandbox: as the hub itself."""
+    """Where the commands of each team run. Without a sandbox they run with the rights of the hub itself."""
 
     def __init__(self, teams: TeamRegistry, sandbox: Sandbox | None) -> None:
         self._teams = teams

@@ -1,4 +1,4 @@
-"""Folders of teams: which there are, what people have written in them, and whether it has changed."""
+"""Folders of teams: finds them, reads the files that people write in them, and detects changes."""
 
 from __future__ import annotations
 
@@ -70,26 +70,26 @@ class TeamSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcceptsChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a team takes on besides what `team.yaml` says, or not any more: `generated/accepts.yaml`."""
+    """Changes to `accepts` in `team.yaml` that agents made after an approval: `generated/accepts.yaml`."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
     @classmethod
     def between(cls, written: Sequence[str], wanted: Sequence[str]) -> AcceptsChange:
-        """Return the change from what people have written to what is wanted."""
+        """Return the change from the list that people have written to the wanted one."""
         return cls(
             tuple(dict.fromkeys(each for each in wanted if each not in written)),
             tuple(each for each in written if each not in wanted),
         )
 
     def apply(self, written: Sequence[str]) -> tuple[str, ...]:
-        """Return what a team takes on."""
+        """Return the list that people have written with the change applied."""
         return tuple(dict.fromkeys([*(each for each in written if each not in self.removed), *self.added]))
 
 
 def read_accepts(folder: Path, root: Path) -> AcceptsChange:
-    """Read what the hub wrote for agents about what a team takes on. Raises ConfigError."""
+    """Read the change of `accepts` in a team's folder; empty without a file. Raises ConfigError."""
     path = folder / GENERATED / ACCEPTS_FILE
     if not path.is_file():
         return AcceptsChange()
@@ -197,7 +197,7 @@ def hash_text(text: str) -> str:
 
 
 def signature_of(*folders: Path) -> Signature:
-    """Return what changes when a file that people write changes: path, time and size of each.
+    """Return path, modification time and size of each file that people write; equal if none has changed.
 
     The workspace and plugins are not looked at: they change while the team works.
     """
@@ -206,7 +206,7 @@ def signature_of(*folders: Path) -> Signature:
 
 def walk_files(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, time and size of a team's files."""
-    path = str(folder)  # joined as text: a Path for each is most of what a look costs
+    path = str(folder)  # joined as text: creating Path objects would be most of the cost
     yield from stat_entry(path)
     yield from stat_entry(f"{path}{os.sep}{TEAM_FILE}")
     for name in WATCHED:
@@ -230,10 +230,10 @@ def walk_tree(folder: str, *, depth: int) -> Iterator[tuple[str, int, int]]:
 def stat_entry(path: str) -> Iterator[tuple[str, int, int]]:
     """Yield path, time and size of a file; nothing when there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - it runs thousands of times
+        status = os.stat(path)  # noqa: PTH116 - it runs thousands of times
     except OSError:
         return
-    yield path, found.st_mtime_ns, found.st_size
+    yield path, status.st_mtime_ns, status.st_size
 
 
 def common_rules(root: Path) -> Mapping[RuleLevel, Sequence[RuleFile]]:

@@ -12,14 +12,14 @@ from dragoman.json_decoding import well_formed
 
 FENCE = "---"
 MAX_FRONT_MATTER = 16_000  # characters
-MAX_VALUES = 200_000  # of one document, aliases counted as often as they are used
-MAX_NESTED = 100  # brackets within each other: the time to read them grows with the square
+MAX_VALUES = 200_000  # of one document; an alias counts each time that it is used
+MAX_NESTED = 100  # brackets within each other: PyYAML takes quadratic time for them
 UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What PyYAML raises for a text: `!!bool maybe` is a KeyError, `!!int ''` an IndexError."""
 
 
 class YamlLoader(yaml.SafeLoader):
-    """Reads YAML of which the author is not trusted."""
+    """A SafeLoader for YAML of untrusted authors: it bounds nesting and replaces lone surrogates."""
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - as PyYAML names it
         """Take a bracket that opens. Raises ScannerError if too many are open."""
@@ -29,7 +29,7 @@ class YamlLoader(yaml.SafeLoader):
         super().fetch_flow_collection_start(TokenClass)
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Return the text of a scalar; an escape may stand for half of a character, which no JSON has."""
+        """Return the text of a scalar, without lone surrogates: an escape can make one, JSON has none."""
         return well_formed(str(super().construct_scalar(node)))
 
 

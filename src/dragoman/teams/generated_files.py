@@ -1,6 +1,6 @@
 """Files that the hub writes for agents, after an approval: `generated/` of a team, and of all teams.
 
-People own every other file in the folder of a team; the hub owns these. Who calls has the approval.
+People own every other file in the folder of a team; the hub owns these. The caller must have the approval.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GeneratedFiles:
         self._teams = teams
 
     def path(self, team: str, path: str) -> Path:
-        """Return the place of a file in `generated/` of a team. Raises NotFound, BadRequest."""
+        """Return the path of a file in `generated/` of a team. Raises NotFound, BadRequest."""
         folder = self._teams.get(team).folder / GENERATED
         parts = PurePosixPath(path).parts
         if not parts or len(parts) > MAX_PARTS or not all(map(is_plain_name, parts)):
@@ -84,7 +84,7 @@ class GeneratedFiles:
         Raises ConfigError, Conflict, BadRequest; then nothing is written.
         """
         folder = self.check_team(name, content=content)
-        shutil.rmtree(folder / RULES, ignore_errors=True)  # of a team that a killed hub did not complete
+        shutil.rmtree(folder / RULES, ignore_errors=True)  # left by a hub that was killed before team.yaml
         for path, text in (files or {}).items():
             write_whole(folder / path, text)
         write_whole(folder / TEAM_FILE, content)
@@ -122,7 +122,7 @@ def is_plain_name(part: str) -> bool:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Write a file by way of another one that takes its name. Raises TooLarge."""
+    """Write a file atomically: under a temporary name that is then replaced. Raises TooLarge."""
     raw = content.encode()
     if len(raw) > MAX_GENERATED:
         raise TooLarge(f"{len(raw)} bytes are too many for {path.name}; the limit is {MAX_GENERATED}")

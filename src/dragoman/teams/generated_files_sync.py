@@ -1,8 +1,8 @@
 """Generated files of teams at all hosts: what one host writes for an agent, the others write too.
 
-Where hosts with folders of their own share a database, it is the truth about generated files: a change is
-stored there first, and each host, soon after it is told, makes its own folder agree. Plugins have their own
-rows (`plugins/store.py`). Where one process has the database to itself, its folder is all there is.
+Where hosts with folders of their own share a database, the database is authoritative for generated files: a
+change is stored there first, and each host, soon after a signal, updates its own folder. Plugins have their
+own rows (`plugins/store.py`). Where one process has the database to itself, only its folder counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.teams.skill_files import SKILLS
 from dragoman.teams.spec import GENERATED, TEAM_FILE
 
 log = logging.getLogger(__name__)
-FOLLOW_INTERVAL = 30.0  # seconds between two looks for a signal that was lost
+FOLLOW_INTERVAL = 30.0  # seconds between two refreshes, in case a signal was lost
 MAX_PARTS = 8  # folders and the file
 
 
@@ -57,7 +57,7 @@ class SharedFiles:
             await asyncio.to_thread(self.local.write, team, path, content=content)
 
     async def create_team(self, name: str, *, content: str, files: Mapping[str, str]) -> None:
-        """Write the files of a new team; what is there already is told to the other hosts again.
+        """Write the files of a new team; files that are there already are sent to the other hosts again.
 
         Raises ConfigError, Conflict, BadRequest; then nothing is written.
         """
@@ -74,7 +74,7 @@ class SharedFiles:
         self.local.remove_team(name)
 
     async def follow(self, wakeup: Wakeup) -> None:
-        """Do here what other hosts do with generated files, soon after they are woken, until cancelled."""
+        """Apply the changes of other hosts after each wake-up, until cancelled."""
         while True:
             await wakeup.wait(FOLLOW_INTERVAL)
             with suppress(StoreError, Unavailable):
@@ -116,7 +116,7 @@ class SharedFiles:
         self._teams.reload()
 
     def _problem(self, folder: str, contents: Mapping[str, str | None]) -> str | None:
-        """Return why this host cannot have these files: the folder of their team is not here, or not so."""
+        """Return why this host cannot have these files, such as a team of the same name; None if it can."""
         if not all(map(is_plain_path, contents)):
             return "a path is not valid"
         name = PurePosixPath(folder).name
@@ -171,7 +171,7 @@ class SharedFiles:
 
 
 def generated_places(folder: Path) -> Iterator[Path]:
-    """Yield the files that the hub has written in the folder of a team, but for plugins."""
+    """Yield the files that the hub has written in the folder of a team, except plugins."""
     if folder.parent.name == GENERATED:
         yield folder / TEAM_FILE
         yield from files_below(folder / RULES)

@@ -1,8 +1,8 @@
 """Lessons: what the tasks of learning triggers answer, checked. Plain functions.
 
-The answer is JSON: `{"lessons": [{"key": ..., "content": ..., "type": "lesson", "sources": [...]}]}`. How
-sure a lesson is follows from its sources, which are counted once they were found to be real: fewer than two,
-and it is not stored; two make `medium`, three and more `high`. What a model says about that does not count.
+The answer is JSON: `{"lessons": [{"key": ..., "content": ..., "type": "lesson", "sources": [...]}]}`. The
+confidence in a lesson is the number of its sources that were found to be real: with fewer than two it is not
+stored; two make `medium`, three and more `high`. The model's own claims about that do not count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCHEDULES: Mapping[str, str] = {"learning": "0 3 * * *", "reflection": "0 4 * * 
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):
-    """A lesson as a model says it."""
+    """A lesson as the model wrote it."""
 
     key: str
     content: str
@@ -63,7 +63,7 @@ class LessonList(msgspec.Struct, frozen=True):
 
 
 class CheckedLesson(msgspec.Struct, frozen=True, kw_only=True):
-    """A lesson that may be stored: its sources were found, and say how sure it is."""
+    """A lesson that may be stored, with the sources that were found and the confidence that follows."""
 
     lesson: Lesson
     sources: tuple[str, ...]
@@ -93,7 +93,7 @@ def clean_source(source: str) -> str:
 
 
 def check_lesson(lesson: Lesson, real: Collection[str]) -> CheckedLesson | str:
-    """Return a lesson with those of its sources that are `real`; the reason if it is not stored."""
+    """Return a lesson with those of its sources that are `real`, or the reason why it is not stored."""
     key, content = sanitize_text(lesson.key, MAX_KEY), sanitize_text(lesson.content, MAX_CONTENT)
     if not key or not content:
         return "it has no key or no content"

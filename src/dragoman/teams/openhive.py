@@ -47,7 +47,7 @@ class ProviderProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenHiveTeam(msgspec.Struct, frozen=True, kw_only=True):
-    """A team as it is found: its name here, its folder, and what its file says."""
+    """A team to import: the name that it gets here, its folder, and the fields of its file."""
 
     name: str
     folder: Path
@@ -55,7 +55,7 @@ class OpenHiveTeam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """What an import made, and what a person has to do or know."""
+    """What an import created, and notes on what a person has to do."""
 
     teams: list[str] = msgspec.field(default_factory=list)
     profiles: list[ProviderProfile] = msgspec.field(default_factory=list)
@@ -159,7 +159,7 @@ def read_profile(name: str, fields: Any, *, path: Path, notes: list[str]) -> Pro
 def convert_team(
     team: OpenHiveTeam, teams: Sequence[OpenHiveTeam], *, report: ImportReport
 ) -> dict[str, Any]:
-    """Return the fields of a team's `team.yaml`, and note what has none. Raises ConfigError."""
+    """Return the fields of a team's `team.yaml`; note what has no counterpart here. Raises ConfigError."""
     fields, names = team.fields, {each.name for each in teams}
     parent = plain_name(fields.get("parent") or "")
     if parent and parent not in names:
@@ -256,7 +256,7 @@ def copy_markdown(source: Path, target: Path, *, notes: list[str]) -> None:
 
 
 def unusable_reason(path: Path) -> str | None:
-    """Return why a Markdown file is not copied; None if it is."""
+    """Return why a Markdown file is not copied; None if it is copied."""
     if path.is_symlink():
         return "is a link"
     if not path.is_file():

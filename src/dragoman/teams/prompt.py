@@ -1,7 +1,7 @@
 """The instructions of a team: ordered sections, each a file with a hash.
 
 They are the same bytes at each run, so that a provider's prompt cache holds for them: what differs from run
-to run (memory, recent messages) is said in the conversation, never here.
+to run (memory, recent messages) goes into the conversation, never here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TeamPrompt(msgspec.Struct, frozen=True):
 
     @property
     def hashes(self) -> Mapping[str, str]:
-        """The hash of each section by its source: what a run that has them ran under."""
+        """The hash of each section by its source: a record of the instructions that a run had."""
         return {section.source: section.hash for section in self.sections}
 
 
@@ -106,14 +106,14 @@ def make_section(kind: SectionKind, text: str, *, source: str) -> PromptSection:
 
 
 def describe_workspace(team: TeamSpec) -> str:
-    """Return what a team is told about itself and its folder."""
+    """Return the section that tells a team about itself and its folder."""
     about = f"You are the team {team.name}" + (f": {team.description}" if team.description else ".")
     folders = "".join(f", {name}/" for name in sorted(team.folders))
     return f"{about}\nYour files are in workspace/. What people wrote for you is in rules/, skills/{folders}."
 
 
 def describe_tools(team: TeamSpec) -> str:
-    """Return what a team is told about its operations."""
+    """Return the section that tells a team about its operations."""
     patterns = ", ".join(sorted(team.allowed_tools)) or "none"
     members = ", ".join(team.members) or "none"
     return f"Operations that you may call: {patterns}.\nTeams that you may delegate to: {members}."

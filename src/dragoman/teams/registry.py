@@ -57,19 +57,19 @@ class TeamEntry(NamedTuple):
 class TeamRegistry:
     """The teams in a folder; None for a hub without teams.
 
-    The files are the truth. They are looked at when a run of a team begins (`refresh`), not in between, so
-    teams that do nothing cost nothing. Files that cannot be read change nothing: the last good state stays,
-    and `problems` says why.
+    The files are authoritative. They are checked when a run of a team begins (`reload`), not in between, so
+    idle teams cost nothing. Files that cannot be read change nothing: the last good state stays, and
+    `problems` says why.
     """
 
     def __init__(self, root: Path | None, read: ReadTeamFile) -> None:
         self.root = None if root is None else root.resolve()
         self.problems: Sequence[str] = ()
-        """What is wrong in the folder now, by file; empty when the teams are what it says."""
+        """What is wrong in the folder now, by file; empty when the teams are as the files say."""
         self.removed: Set[str] = frozenset()
         """The teams that were there before: runs of their agents may still be in progress."""
         self.version = 0
-        """Another number after each time that the teams have changed."""
+        """Increases each time that the teams change."""
         self.common_rules: Mapping[RuleLevel, Sequence[RuleFile]] = {}
         self.common_skills = SkillFolder()
         """The skills of all teams, and the files among them that cannot be used."""
@@ -104,7 +104,7 @@ class TeamRegistry:
             listener()
 
     def reload(self, name: str | None = None) -> bool:
-        """Read the files again if they have changed. Return whether the teams are what the files say.
+        """Read the files again if they have changed. Return whether the teams are as the files say.
 
         With a `name` only the files of that team, of its ancestors and of all teams are looked at.
         """
@@ -162,12 +162,12 @@ class TeamRegistry:
         return self._entries[name].sources
 
     def written_accepts(self, name: str) -> Sequence[str]:
-        """Return what a team takes on as `team.yaml` says, without changes by agents."""
+        """Return `accepts` of a team as `team.yaml` has it, without changes by agents."""
         self.get(name)
         return self._entries[name].file.accepts
 
     def check_entry(self, name: str, file: Path) -> None:
-        """Raise ConfigError for a `team.yaml` that would be wrong as that of a team of this name."""
+        """Raise ConfigError if a team of this name could not have this `team.yaml`."""
         read = self._read(file)
         check_patterns(read, file)
         files = {other: entry.file for other, entry in self._entries.items()}
@@ -211,7 +211,7 @@ class TeamRegistry:
 
     def nearest_team_name(self, context: Context) -> str | None:
         """Return the name of the team of `nearest_team`, also where it was removed."""
-        if not self._specs and not self.removed:  # it is asked several times about each call
+        if not self._specs and not self.removed:  # fast: this runs several times for each call
             return None
         agents = (context.agent, *(parent.agent for parent in reversed(context.parent_agents)))
         names = (agent.partition(SUBAGENT_SEPARATOR)[0] for agent in agents if agent is not None)

@@ -22,12 +22,12 @@ from dragoman.errors import BadRequest
 
 MissedPolicy: TypeAlias = Literal["skip", "once", "all"]
 
-GRACE = 60.0  # seconds: what fires later than this was missed
+GRACE = 60.0  # seconds; an occurrence that is later than this was missed
 MAX_CATCH_UP = 100  # occurrences that `missed: all` fires at once
 MAX_COUNTED = 10_000  # missed occurrences that are counted
 MAX_WINDOW = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
-MAX_KNOWN = 1_000  # windows that are not computed again
+MAX_CACHED_WINDOWS = 1_000
 MAX_EXPRESSION = 200
 ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,3}")
 
@@ -79,7 +79,7 @@ def check_expression(expression: str, *, field: str = "cron") -> str:
 
 def occurrences_after(expression: str, after: float, *, zone: ZoneInfo) -> Iterator[float]:
     """Yield the times of an expression after a time."""
-    # Minutes are what cron counts in; the iterator begins behind the minute that it is given.
+    # CronSim counts in whole minutes and starts after the given one, so the time itself may come first.
     for found in CronSim(expression, datetime.fromtimestamp(after, zone)):
         if found.timestamp() > after:
             yield found.timestamp()
@@ -100,7 +100,7 @@ def latest_occurrences(expression: str, until: float, *, zone: ZoneInfo, count: 
 def due_occurrences(
     expression: str, first: float, *, now: float, zone: ZoneInfo, missed: MissedPolicy
 ) -> Sequence[Due]:
-    """Return what fires now of what has been due since `first`, oldest first."""
+    """Return the occurrences since `first` that fire now, by the policy for missed ones, oldest first."""
     if first > now:
         return ()
     times, count = deque([first], maxlen=MAX_CATCH_UP), 1
@@ -136,7 +136,7 @@ def window_at(expression: str, at: float, *, zone: ZoneInfo) -> Window | None:
     if found is None or not found.start <= at < found.end:
         found = find_window(expression, at, zone=zone)
         if found is not None:
-            if len(WINDOWS) >= MAX_KNOWN:
+            if len(WINDOWS) >= MAX_CACHED_WINDOWS:
                 WINDOWS.clear()
             WINDOWS[expression, zone.key] = found
     return found

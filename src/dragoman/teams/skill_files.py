@@ -62,7 +62,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def catalogue_line(self) -> str:
-        """What a team is told of the skill before it has loaded it."""
+        """The line about the skill in a team's instructions, before it is loaded."""
         text = sanitize_text(" ".join(self.description.split()), MAX_CATALOGUE_LINE)
         return f"- {self.name}: {text}"
 
@@ -82,7 +82,7 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
 
 class SkillText(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says: its front matter's fields that count here, and its text."""
+    """The content of a skill's file: the fields of its front matter that are used here, and its text."""
 
     name: str
     description: str

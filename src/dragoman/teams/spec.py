@@ -66,7 +66,7 @@ class TeamShell(TeamSection, frozen=True):
 class TeamFile(TeamSection, frozen=True):
     """What `team.yaml` says.
 
-    `allowed_tools` are patterns of operation ids: what none of them matches is not there for the team.
+    `allowed_tools` are patterns of operation ids; the team sees no operation that none of them matches.
     `needs_skill` are patterns of those of them that are callable only in a run that has loaded a skill that
     requires them. `members` are the teams that it may delegate to beside its parent and children. `folders`
     are further folders, by name, for its file operations. `triggers` give it tasks, by name. `topics`

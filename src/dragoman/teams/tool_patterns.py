@@ -27,7 +27,7 @@ def matches(pattern: OperationPattern, id: str) -> bool:
 
 
 def parse_patterns(patterns: Iterable[str]) -> Sequence[OperationPattern]:
-    """Return patterns as they are compared; OpenHive's name of a tool stands for the operation.
+    """Return parsed patterns; OpenHive's name of a tool stands for the operation.
 
     Raises ConfigError for one that no id can match.
     """

@@ -23,11 +23,11 @@ def build_specs(files: Mapping[str, TeamFile], *, folders: Mapping[str, Path]) -
     ]
     if problems:
         raise ConfigError("\n".join(problems))
-    return {name: place(name, files, folder=folders[name]) for name in sorted(files)}
+    return {name: make_spec(name, files, folder=folders[name]) for name in sorted(files)}
 
 
-def place(name: str, files: Mapping[str, TeamFile], *, folder: Path) -> TeamSpec:
-    """Return one team of a tree without problems."""
+def make_spec(name: str, files: Mapping[str, TeamFile], *, folder: Path) -> TeamSpec:
+    """Return a team with its place in a tree without problems."""
     file = files[name]
     children = [other for other, each in files.items() if each.parent == name]
     around = {*file.members, *children, *([file.parent] if file.parent else [])} - {name}

@@ -1,4 +1,4 @@
-"""TriggerDefinition: when a trigger of a team fires, which task it gives, and what becomes of the result.
+"""TriggerDefinition: when a trigger of a team fires, which task it gives, and where the result goes.
 
 People write it in `team.yaml` and in `triggers/*.yaml`, clients send it as JSON, by the same names. The
 fields of `config` depend on the type; they may also stand beside `type`.
@@ -206,8 +206,8 @@ def convert(value: Any, kind: type[Any], *, where: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         field = str(error).rpartition("at `$.")[2].rstrip("`") if "at `$." in str(error) else None
-        place = ".".join(name for name in (where, field) if name)
-        raise BadRequest(f"the trigger is not valid: {error}", field=place or None) from None
+        path = ".".join(name for name in (where, field) if name)
+        raise BadRequest(f"the trigger is not valid: {error}", field=path or None) from None
 
 
 def check_definition(definition: TriggerDefinition) -> None:

@@ -1,8 +1,7 @@
 """Context policies: shorten a conversation to the context of its model.
 
 A truncation is stored as a `data-context` part of the message in progress, so that all requests up to the
-next
-truncation start with the same bytes and prompt caches keep working. The conversation itself is not
+next truncation start with the same bytes and prompt caches keep working. The conversation itself is not
 changed.
 """
 
@@ -58,13 +57,11 @@ class Dropped(msgspec.Struct, frozen=True):
 class ContextPolicy(msgspec.Struct, frozen=True):
     """How a conversation that is too long is shortened.
 
-    `limit` is the context of the model in tokens; None looks it up with `windows`, and if that returns
-    None,
+    `limit` is the context of the model in tokens; None looks it up with `windows`, and if that returns None,
     only requests that the provider refused as too long are cut. Above `margin` of the limit, the oldest
-    turns
-    are dropped until `keep` of it is left, so that truncations are rare. `summarise` writes the text that
-    replaces them; if it fails, they are dropped without one. `recall` names a tool that finds the dropped
-    messages; the model is shown its name.
+    turns are dropped until `keep` of it is left, so that truncations are rare. `summarise` writes the text
+    that replaces them; if it fails, they are dropped without one. `recall` names a tool that finds the
+    dropped messages; the model is shown its name.
     """
 
     kind: PolicyKind = "off"
@@ -93,8 +90,7 @@ class ContextPolicy(msgspec.Struct, frozen=True):
         """Return the request shortened to fit, and what it drops for the first time, or None.
 
         `refused` is the size (by `estimate_size`) of a request that the provider refused as too long: the
-        result
-        is at most half of that. Drops nothing then only if nothing is left to drop.
+        result is at most half of that. Drops nothing then only if nothing is left to drop.
         """
         if self.kind == "off":
             return request, None
@@ -274,11 +270,11 @@ def _drop_oldest(messages: list[Message], excess: float) -> _ShortenedConversati
 
     The system prompt, the last user message and the last step after it stay.
     """
-    found = split_sections(messages)
-    work = [[piece] for group in found.work for message in group for piece in split_steps(message)]
+    sections = split_sections(messages)
+    work = [[piece] for group in sections.work for message in group for piece in split_steps(message)]
     gone: list[Message] = []
     turns = units = 0
-    for turn in found.turns:
+    for turn in sections.turns:
         if excess <= 0:
             break
         excess -= estimate_messages(turn)
@@ -292,9 +288,9 @@ def _drop_oldest(messages: list[Message], excess: float) -> _ShortenedConversati
         gone += unit
     if not gone:
         return None
-    left = [*(message for turn in found.turns[turns:] for message in turn), *found.question]
+    left = [*(message for turn in sections.turns[turns:] for message in turn), *sections.question]
     left += [message for unit in work[units:] for message in unit]
-    return _ShortenedConversation([*found.system, *join_steps(left)], join_steps(gone))
+    return _ShortenedConversation([*sections.system, *join_steps(left)], join_steps(gone))
 
 
 def _truncation_point(shortened: _ShortenedConversation, previous: TruncationPoint | None) -> TruncationPoint:

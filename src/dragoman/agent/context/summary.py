@@ -24,8 +24,8 @@ from dragoman.wire.json_codec import encode_json
 from dragoman.wire.step_splitting import tool_result_text
 from dragoman.wire.token_estimate import estimate_text
 
-MAX_CALL_TEXT = 2_000  # characters of what one call took or gave
-MAX_INPUT_TOKENS = 50_000  # tokens of what is summarised
+MAX_CALL_TEXT = 2_000  # characters of one call's input, and of its output
+MAX_INPUT_TOKENS = 50_000  # tokens of the messages to summarise
 MAX_TOKENS = 1_024
 INSTRUCTIONS = """\
 You summarise the beginning of a conversation between a user and an assistant, so that the assistant
@@ -48,9 +48,10 @@ Summarise: TypeAlias = Callable[[Sequence[Message], str | None], Awaitable[Summa
 
 
 class Summariser:
-    """Asks a model for summaries. Raises ProviderError when it gives none.
+    """Asks a model for summaries. Raises ProviderError when the model returns none.
 
-    At most `longest` tokens are summarised: beyond that the oldest are told by the summary before, if at all.
+    At most `longest` tokens are summarised, the newest ones; of older messages only the previous summary
+    is left.
     """
 
     def __init__(
@@ -70,10 +71,10 @@ class Summariser:
 
     def paid_by(self, payment: Payment, routes: ModelRoutes | None = None) -> Summariser:
         """Return the same summariser, paid by this payment; with `routes` it asks these."""
-        other = copy(self)
-        other.payment = payment
-        other.routes = routes or self.routes
-        return other
+        summariser = copy(self)
+        summariser.payment = payment
+        summariser.routes = routes or self.routes
+        return summariser
 
     async def __call__(self, messages: Sequence[Message], before: str | None) -> Summary:
         """Return a summary of the messages and of the summary before them."""

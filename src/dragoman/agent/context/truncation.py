@@ -1,10 +1,8 @@
 """Token estimates and truncation of a conversation at points that every provider accepts.
 
 Source: seed 004 §1.7. Conversations are UI messages, or mappings in the format of OpenAI's or Anthropic's
-API.
-A turn is a user message with everything that answers it. A cut between two sections never separates a tool
-call
-from its result: UI messages have both in one part; messages of an API are kept together here.
+API. A turn is a user message with everything that answers it. A cut between two sections never separates a
+tool call from its result: UI messages have both in one part; messages of an API are kept together here.
 """
 
 from __future__ import annotations
@@ -20,10 +18,6 @@ from dragoman.errors import BadRequest
 from dragoman.messages import Message, Part, StepStartPart
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, IMAGE_TOKENS, estimate_messages, estimate_text
 
-# A turn is what a user said and all that was done about it. No cut between two sections parts a tool call
-# from
-# its result: UI messages hold both in one part; messages in a provider's words are kept together here.
-
 AnyMessage: TypeAlias = Message | Mapping[str, Any]
 M = TypeVar("M", bound=Message | Mapping[str, Any])
 _SYSTEM = ("system", "developer")
@@ -33,9 +27,8 @@ _RESULTS = ("tool", "function")
 class ConversationSections(msgspec.Struct, Generic[M], frozen=True):
     """The sections of a conversation, each a list of messages.
 
-    `system` is the system prompt; `turns` are all but the last; `question` is the last user message;
-    `work` is the
-    answer to it so far, in pieces that may be dropped one by one.
+    `system` is the system prompt; `turns` are all but the last; `question` is the last user message; `work`
+    is the answer to it so far, in pieces that may be dropped one by one.
     """
 
     system: list[M]
@@ -159,24 +152,22 @@ def truncate_messages(
     """Return the newest `keep` messages, or as many as fit in `tokens`. The messages given are not changed.
 
     The system prompt stays and is not counted against `keep`. The last user message and the last message
-    after
-    it stay too, so the result may be longer than asked for. Whole turns are dropped first, then the oldest
-    part
-    of the answer to the last one: no tool call is separated from its result, and signed reasoning stays
-    with its
-    calls. With `tokens`, single steps of a UI message may be dropped as well. Raises BadRequest.
+    after it stay too, so the result may be longer than asked for. Whole turns are dropped first, then the
+    oldest part of the answer to the last one: no tool call is separated from its result, and signed
+    reasoning stays with its calls. With `tokens`, single steps of a UI message may be dropped as well.
+    Raises BadRequest.
     """
     room = tokens if keep is None else keep
     if room is None or (keep is not None and tokens is not None):
         raise BadRequest("pass either `keep` (messages) or `tokens`, and not both", field="keep")
     if room < 0:
         raise BadRequest(f"the number to keep must be 0 or more, not {room!r}", field="keep")
-    found = split_sections(messages)
-    head: list[M] = found.system if preserve_system else []
+    sections = split_sections(messages)
+    head: list[M] = sections.system if preserve_system else []
     if keep is not None:
-        return [*head, *_keep_newest(found, len, room=room)]
+        return [*head, *_keep_newest(sections, len, room=room)]
     return _join_message_steps(
-        [*head, *_keep_newest(_split_last_turn(found), estimate_tokens, room=room - estimate_tokens(head))]
+        [*head, *_keep_newest(_split_last_turn(sections), estimate_tokens, room=room - estimate_tokens(head))]
     )
 
 

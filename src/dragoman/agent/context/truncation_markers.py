@@ -22,11 +22,9 @@ TruncationKind: TypeAlias = Literal["truncate", "summarise"]
 class TruncationPoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The data of a `data-context` part.
 
-    `dropped` counts the messages that were dropped, whole or in part, from the id `first` to the id
-    `last`;
+    `dropped` counts the messages that were dropped, whole or in part, from the id `first` to the id `last`;
     `steps` the model calls of the last one, if the rest of it stayed. `tokens` is the estimate before,
-    `left`
-    after. `summary` covers everything dropped so far. `problem` says why there is no summary.
+    `left` after. `summary` covers everything dropped so far. `problem` says why there is no summary.
     """
 
     kind: TruncationKind
@@ -68,9 +66,9 @@ def remaining_conversation(messages: Sequence[Message]) -> RemainingConversation
         stripped for message in messages if (stripped := _without_points(message)).parts or not message.parts
     ]
     for cut in _stored_points(messages):
-        behind = _messages_after(bare, cut)
-        if behind is not None:
-            return RemainingConversation(behind, cut)
+        remaining = _messages_after(bare, cut)
+        if remaining is not None:
+            return RemainingConversation(remaining, cut)
     return RemainingConversation(bare)
 
 
@@ -142,15 +140,16 @@ def _messages_after(messages: list[Message], point: TruncationPoint) -> list[Mes
 
     A turn that was cut in the middle still starts with its user message.
     """
-    found = split_sections(messages)
-    turns = [*found.turns, [*found.question, *(message for group in found.work for message in group)]]
-    for at, turn in enumerate(turns):
-        place = next((place for place, message in enumerate(turn) if message.id == point.last), None)
-        if place is None:
+    sections = split_sections(messages)
+    last_turn = [*sections.question, *(message for group in sections.work for message in group)]
+    turns = [*sections.turns, last_turn]
+    for number, turn in enumerate(turns):
+        position = next((index for index, message in enumerate(turn) if message.id == point.last), None)
+        if position is None:
             continue
-        later = [message for each in turns[at + 1 :] for message in each]
-        behind = [*found.system, *_rest_of_turn(turn, place, point=point), *later]
-        return behind if len(behind) > len(found.system) else None
+        later = [message for later_turn in turns[number + 1 :] for message in later_turn]
+        remaining = [*sections.system, *_rest_of_turn(turn, position, point=point), *later]
+        return remaining if len(remaining) > len(sections.system) else None
     return None
 
 

@@ -86,9 +86,8 @@ class PostModel(BaseHookEvent, frozen=True, kw_only=True, tag="post_model"):
 class RunEnd(BaseHookEvent, frozen=True, kw_only=True, tag="run_end"):
     """A run ended. `cost` is in US dollars if known, `duration` in seconds.
 
-    For a failed run, `error` says why, `category` is that of a result's `error`, `transient` says whether
-    a retry
-    may help, `retry_delay` the seconds to wait that the provider asked for, and `hint` what to do.
+    For a failed run, `error` says why, `category` is that of a result's `error`, `transient` says whether a
+    retry may help, `retry_delay` the seconds to wait that the provider asked for, and `hint` what to do.
     """
 
     reason: str
@@ -133,11 +132,9 @@ class Ask(msgspec.Struct, frozen=True):
 class Modify(msgspec.Struct, frozen=True):
     """Continue with a change.
 
-    `input`: the new input of a call, or the new text of the user. `output`: shown to the model instead of
-    a result,
-    or as the message of a failure. `request`: sent instead of the model request. `metadata` is stored in
-    the
-    notes of the call.
+    `input`: the new input of a call, or the new text of the user. `output`: shown to the model instead of a
+    result, or as the message of a failure. `request`: sent instead of the model request. `metadata` is
+    stored in the notes of the call.
     """
 
     input: Any = UNSET

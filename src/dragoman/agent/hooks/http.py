@@ -88,9 +88,8 @@ def http_hook(
     """Return a hook that sends events to a URL, or to a `Webhook` with settings of its own.
 
     `secret` signs the requests; several, separated by spaces, all sign. `timeout` is in seconds for the
-    whole
-    exchange. Connections are opened at the first call, and closed with the agent that uses the hook or by
-    `close()`. Raises ConfigError for an invalid URL or secret.
+    whole exchange. Connections are opened at the first call, and closed with the agent that uses the hook or
+    by `close()`. Raises ConfigError for an invalid URL or secret.
 
         hooks = Hooks().on("pre_tool_use", http_hook("https://hooks.example.org/dragoman", secret=secret))
     """

@@ -201,7 +201,7 @@ class TurnHooks:
 
 
 def message_text(message: Message) -> str:
-    """Return the text of a message."""
+    """Return the text parts of a message, one after another on lines of their own."""
     return "\n".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 

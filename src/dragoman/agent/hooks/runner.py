@@ -50,10 +50,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """A function that is called at one kind of event and may decide.
 
     `match` are patterns of operations (`files.*`, `*.delete_*`); without any, all match. `timeout` is in
-    seconds.
-    `on_error` is the decision when the hook fails or times out. A hook that `watches` is called last and
-    its
-    result is ignored. Raises ConfigError for invalid fields.
+    seconds. `on_error` is the decision when the hook fails or times out. A hook that `watches` is called
+    last and its result is ignored. Raises ConfigError for invalid fields.
     """
 
     event: HookName
@@ -301,12 +299,12 @@ def in_turn(*functions: HookFunction) -> Callable[[Any], Awaitable[HookResult]]:
             if result is None or isinstance(result, Continue):
                 continue
             if not isinstance(result, Modify):
-                return result  # type: ignore[no-any-return]  # whoever asked checks it
+                return result  # type: ignore[no-any-return]  # the runner checks it
             changes.append(result)
             event = apply_change(event, result)
         return merge_changes(changes) if changes else None
 
-    in_turn.close = close  # type: ignore[attr-defined]  # see `hook.closed`
+    in_turn.close = close  # type: ignore[attr-defined]  # `close_function` looks for it
     return in_turn
 
 

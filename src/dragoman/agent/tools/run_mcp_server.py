@@ -1,8 +1,7 @@
 """The tools of a run for a provider with its own agent loop, which calls them over MCP.
 
 Claude Code is such a provider. Its calls of these tools run like any call of the run, with its hooks,
-policy, budget and
-ledger; in the answer they are calls that the provider has run.
+policy, budget and ledger; in the answer they are calls that the provider has run.
 """
 
 from __future__ import annotations

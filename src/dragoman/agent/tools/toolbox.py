@@ -49,8 +49,8 @@ class Toolbox:
         self._meta = meta
         self._manual = manual
         self._client_names = {tool.name for tool in client}
-        found = [each if isinstance(each, Operation) else find_operation(registry, each) for each in pinned]
-        operations = [operation for operation in found if operation is not None]
+        matches = [each if isinstance(each, Operation) else find_operation(registry, each) for each in pinned]
+        operations = [operation for operation in matches if operation is not None]
         self._pinned = unique_names(operations)
         self._aliases = name_aliases(self._pinned)
         shown = [_as_tool(name, operation) for name, operation in self._pinned.items()]
@@ -225,7 +225,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        """All of it."""
+        """The tokens of the tools and the instructions together."""
         return self.instructions + sum(tool.tokens for tool in self.tools)
 
     @property
@@ -235,7 +235,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_overhead(tools: Sequence[Tool], instructions: str | None) -> Overhead:
-    """What these take."""
+    """Return the tools and instructions with their estimated tokens."""
     return Overhead(
         tools=tuple(ToolCost(tool.name, tool_tokens(tool), tool.description) for tool in tools),
         instructions=estimate_text(instructions or ""),

@@ -1,8 +1,8 @@
 """Which host the runner of a session is connected to.
 
-The session's row says it (`runner_host`), and may say nothing though a runner is connected: the session was
-deleted and made anew, or its host did not answer once. The hosts themselves know. They are asked when nothing
-is noted. A host that is asked only looks and writes its name: it waits for no run and asks nobody. So no two
+The session's row stores it (`runner_host`). The column may be empty although a runner is connected: the
+session was deleted and created again, or its host once failed to answer. Then the other hosts are asked. A
+host that is asked only looks and writes its name; it waits for no run and asks no other host, so that no two
 hosts wait for each other.
 """
 
@@ -21,7 +21,7 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 ASK_TIMEOUTS = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
-"""A host that is frozen delays messages for runners that are connected nowhere, until it is declared dead."""
+"""Short, because a frozen host delays messages to runners that are connected nowhere until it is fenced."""
 
 
 class RunnerHosts:
@@ -29,7 +29,7 @@ class RunnerHosts:
 
     def __init__(self, store: Store, server: RunnerServer) -> None:
         self.client: HostClient | None = None
-        """Asks the other hosts; None where there is none."""
+        """The client for requests to other hosts; None where there are none."""
         self._store = store
         self._server = server
         self._searches: dict[str, asyncio.Task[str | None]] = {}
@@ -42,7 +42,7 @@ class RunnerHosts:
         return noted or await self._search_once(session.id)
 
     async def _search_once(self, session_id: str) -> str | None:
-        """Ask the other hosts for a runner; whoever looks for it meanwhile gets the same answer."""
+        """Ask the other hosts for a runner; concurrent searches share the answer."""
         search = self._searches.get(session_id)
         if search is None:
             search = asyncio.create_task(self._search(session_id))
@@ -56,7 +56,7 @@ class RunnerHosts:
         return next((host for host, has_runner in zip(others, answers, strict=True) if has_runner), None)
 
     async def _ask(self, host: str, session_id: str) -> bool:
-        """Return whether a host has the session's runner. One that does not answer has not."""
+        """Return whether a host has the session's runner; False if the host does not answer."""
         if self.client is None:
             return False
         path = f"/sessions/{quote(session_id, safe='')}/runner/note"
@@ -67,7 +67,7 @@ class RunnerHosts:
             return False
 
     async def note_here(self, session_id: str) -> bool:
-        """Note that the session's runner is connected here; False if it is not, or is noted elsewhere."""
+        """Record that the session's runner is connected here; False if it is not, or moved meanwhile."""
         own = self._store.host_id
         if own is None or not self._server.is_connected(session_id):
             return False

@@ -63,7 +63,7 @@ class RunnerRuns:
         self._toolbox = toolbox
         self._settings = settings
         self.recovery: CrashRecovery | None = None
-        """Lets runs go on that no host has."""
+        """Continues runs that no host has."""
         self.find_run: FindRun | None = None
         """Finds the active run of a session, wherever it is."""
         self.hosts = RunnerHosts(store, server)
@@ -85,7 +85,7 @@ class RunnerRuns:
         cut_off: CutOffRun | None = None,
         claim: DatabaseJob[None] | None = None,
     ) -> HubRun:
-        """Store and start a run, or let one continue that a crash `cut_off`. Raises as `RunFactory.start`."""
+        """Store and start a run, or continue one that a crash `cut_off`. Raises as `RunFactory.start`."""
         frames = StoredLog() if cut_off is None else await read_log(self._store, cut_off.row.id)
         row, plan, context = await self._begin(
             request, session, identity=identity, cut_off=cut_off, claim=claim
@@ -132,7 +132,7 @@ class RunnerRuns:
         return StoredAnswer(row.id, message, position, ended.error)
 
     async def _pass_on(self, row: rows.RunRecord, *, host: str) -> None:
-        """Give a run to another host, or to whichever continues with it if that does not answer."""
+        """Pass a run on to another host; if that does not answer, any host may continue it."""
         self._passed_on.add(row.id)
         try:
             released = await self._store.runs.move(row, to=None)
@@ -141,23 +141,23 @@ class RunnerRuns:
         finally:
             self._passed_on.discard(row.id)
 
-    async def go_on_here(self, run_id: str) -> None:
-        """Go on here with a run that no host has, because another host says that its runner is here.
+    async def continue_here(self, run_id: str) -> None:
+        """Continue a run here that no host has, because another host says that its runner is here.
 
-        Raises Conflict while this host passes it on: to another host, which may wait for this one.
+        Raises Conflict while this host passes the run on: the other host may be waiting for this one.
         """
         if run_id in self._passed_on:
             raise Conflict(f"this host passes the run {run_id!r} on to another one")
         if self.recovery is not None:
-            await self.recovery.go_on_here(run_id)
+            await self.recovery.continue_here(run_id)
 
     async def _send_to(self, released: rows.RunRecord, *, host: str) -> None:
-        """Let a host go on with a run that no host has. What fails here is found by a sweep of the hosts."""
+        """Let a host continue a run that no host has. If that fails, a sweep finds the run."""
         if self.hosts.client is None or self.recovery is None:
             return
         try:
             await self.hosts.client.post(host, f"/runs/{released.id}/continue", body={})
-        except Conflict as error:  # the runner has just moved: whoever goes on with the run looks again
+        except Conflict as error:  # the runner has just moved: the host that continues the run looks again
             log.info("run %s is not passed on: %s", released.id, error.message)
             await self.recovery.enqueue(released)
         except DragomanError as error:
@@ -270,7 +270,7 @@ class RunnerRuns:
         self._store.runs.note_created()
 
     async def take_answer(self, approval: ApprovalRequest) -> bool:
-        """Give an answer to the run that waits for it while it continues; False when none does."""
+        """Pass an answer to a running turn that waits for it; False when none does."""
         turn = self._turns.get(approval.run_id or "")
         return turn is not None and await turn.take_answer(stored_answer(approval))
 
@@ -284,7 +284,7 @@ class RunnerRuns:
         return True
 
     async def release(self, run: HubRun) -> None:
-        """Give up a run, for the host that its runner has connected to."""
+        """Release a run for the host that its runner has connected to."""
         turn = self._turns.get(run.row.id)
         if turn is not None:
             await turn.leave()
@@ -334,17 +334,17 @@ class RunnerRuns:
         await self.waiting_turns.open(session.id)
 
     async def _take_over(self, row: rows.RunRecord) -> None:
-        """Go on here with a run that another host has, or none."""
+        """Continue a run here that another host has, or none."""
         if self.hosts.client is None or self.recovery is None:
             return
         if row.host is not None:
             with suppress(Unavailable, NotFound):
                 await self.hosts.client.post(row.host, f"/runs/{row.id}/release", body={})
-        await self.recovery.go_on_here(row.id)
+        await self.recovery.continue_here(row.id)
 
 
 def both(first: DatabaseJob[None] | None, second: DatabaseJob[None]) -> DatabaseJob[None]:
-    """Return a job that does two others."""
+    """Return a job that runs both jobs in one transaction."""
 
     def job(connection: DatabaseConnection) -> None:
         if first is not None:
@@ -355,7 +355,7 @@ def both(first: DatabaseJob[None] | None, second: DatabaseJob[None]) -> Database
 
 
 def position_before(plan: RunPlan) -> FoldPosition:
-    """Return what the client of a run's request has of its message: what the run itself would not tell."""
+    """Return the position of the client that sent the run's request: it has its own inputs already."""
     fold = Fold(plan.assistant)
     position = current_position(fold)
     unfinished = dict(position.unfinished)

@@ -1,7 +1,7 @@
 """The turns of runners that wait for an answer: no run drives them, and the database says where they are.
 
-The answer may begin a run at another host, and a session may be deleted at any. What a host remembers of such
-a turn is therefore checked: when a host says that a session's turn has ended, and whenever a runner joins.
+The answer may begin a run at another host, and any host may delete the session. So a host checks the turn
+that it remembers whenever another host signals its end, and whenever a runner joins.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class WaitingTurns:
             self._server.discard(session_id)
 
     def _look(self, session_id: str | None) -> None:
-        """Check what another host has ended; every waiting turn if it is not known which."""
+        """Check a turn that another host has ended; every waiting turn if it is not known which one."""
         for id in self._server.waiting_sessions() if session_id is None else (session_id,):
             self._spawn(self._check_if_up(id))
 
     def _withdraw_soon(self, session_id: str) -> None:
-        """Decline what a turn waits for that its runner has ended: the run that follows takes its end."""
+        """Decline the requests of a waiting turn that its runner has ended; the next run takes its end."""
         self._spawn(self._withdraw(session_id))
 
     async def _withdraw(self, session_id: str) -> None:

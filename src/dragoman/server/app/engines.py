@@ -29,7 +29,7 @@ def open_engine(config: Config, store: Store) -> Engine:
             store.open_connection,
             host_id=store.host_id,
             at_once=at_once,
-            tell_hosts=lambda: store.signals.send("turns", None),
+            notify_hosts=lambda: store.signals.send("turns", None),
         )
     except ModuleNotFoundError as error:
         if error.name != "dbos":

@@ -30,9 +30,9 @@ class InternalRunHandlers:
         yield "/runs/{id}", {"GET": self.state}
         yield "/runs/{id}/events", {"GET": self.events}
         yield "/runs/{id}/stop", {"POST": self.stop}
-        yield "/runs/{id}/queued", {"POST": self.nudge}
+        yield "/runs/{id}/queued", {"POST": self.announce_queued}
         yield "/runs/{id}/release", {"POST": self.release}
-        yield "/runs/{id}/continue", {"POST": self.go_on}
+        yield "/runs/{id}/continue", {"POST": self.continue_run}
         yield "/sessions/{id:path}/runner/leave", {"POST": self.disconnect_runner}
         yield "/sessions/{id:path}/runner/note", {"POST": self.note_runner}
         yield "/calls/{id}/abort", {"POST": self.abort_call}
@@ -59,11 +59,11 @@ class InternalRunHandlers:
         await run.stop_and_wait(body["reason"])
         await exchange.respond(200, {"stopped": True})
 
-    async def nudge(self, exchange: Exchange) -> None:
+    async def announce_queued(self, exchange: Exchange) -> None:
         """Tell a run of the message that has been queued behind it, whose `id` the body has."""
         run = self._find(exchange)
         body = await read_fields(exchange, "id")
-        await self._runs.queue.nudge_about(run, body["id"])
+        await self._runs.queue.announce_id(run, body["id"])
         await exchange.respond(200, {"told": True})
 
     async def release(self, exchange: Exchange) -> None:
@@ -73,10 +73,10 @@ class InternalRunHandlers:
             await self._runs.factory.runners.release(run)
         await exchange.respond(200, {"released": True})
 
-    async def go_on(self, exchange: Exchange) -> None:
+    async def continue_run(self, exchange: Exchange) -> None:
         """Go on here with a run that no host has, because the runner of its session is here. Conflict."""
         if self._runs.factory.runners is not None:
-            await self._runs.factory.runners.go_on_here(exchange.path_params["id"])
+            await self._runs.factory.runners.continue_here(exchange.path_params["id"])
         await exchange.respond(200, {"begun": True})
 
     async def disconnect_runner(self, exchange: Exchange) -> None:

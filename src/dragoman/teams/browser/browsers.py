@@ -31,13 +31,13 @@ class OpenBrowser:
         self.idle: asyncio.TimerHandle | None = None
 
     def stop_waiting(self) -> None:
-        """Do not close when idle: it is used."""
+        """Cancel the idle timer: the browser is in use."""
         if self.idle is not None:
             self.idle.cancel()
 
 
 class TeamBrowsers:
-    """Starts browsers when they are needed. `web` are the limits of the hub, which hold here too.
+    """Starts browsers when they are needed. `web` are the hub's limits, which apply here too.
 
     `on_use` is called before a run uses one; then `end_run` has to be called at its end.
     """
@@ -75,7 +75,7 @@ class TeamBrowsers:
 
     @asynccontextmanager
     async def use(self, context: Context) -> AsyncIterator[BrowserSession]:
-        """The browser of the calling team, for one call; it is started if there is none. Raises CallError."""
+        """Yield the browser of the calling team for one call; start it if there is none. Raises CallError."""
         team = self._teams.calling_team(context)
         self.policy(team)
         self._on_use()
@@ -99,7 +99,7 @@ class TeamBrowsers:
         return await self._close((team.name, context.identity.owner))
 
     async def end_run(self, run_id: str, agent: str | None) -> None:
-        """Close the browsers that an agent of a run has used, and nobody else uses."""
+        """Close the browsers that only this agent of this run still used."""
         for key, browser in list(self._browsers.items()):
             if (run_id, agent) in browser.users:
                 browser.users.discard((run_id, agent))
@@ -124,8 +124,8 @@ class TeamBrowsers:
             except BaseException:
                 await asyncio.shield(session.close())
                 raise
-            made = self._browsers[key] = OpenBrowser(session, team)
-            return made
+            browser = self._browsers[key] = OpenBrowser(session, team)
+            return browser
 
     async def _close(self, key: Key) -> bool:
         browser = self._browsers.pop(key, None)

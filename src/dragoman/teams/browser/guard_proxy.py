@@ -1,8 +1,8 @@
-"""The proxy of a browser: everything that its pages request goes through here, and only to allowed hosts.
+"""The proxy of a browser: every request of its pages goes through it, and only to allowed hosts.
 
-The browser resolves no names and connects to nothing else, so redirects, links, frames, scripts and pictures
-are decided as the first address is: the name by the team's domains, each of its addresses as `web.fetch`
-checks them, and the connection goes to an address that was checked.
+The browser resolves no names and connects to nothing else, so redirects, links, frames, scripts and images
+are checked like the first URL: the host name against the team's domains, and each of its addresses as
+`web.fetch` checks them. The connection goes to an address that was checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD_SECONDS = 30.0
 CONNECT_SECONDS = 15.0
 IDLE_SECONDS = 120.0
 PIECE = 65_536
-MAX_NOTED = 20
+MAX_REFUSALS = 20  # reasons that are kept for the next call
 REFUSED = (
     "HTTP/1.1 {status}\r\ncontent-type: text/plain; charset=utf-8\r\n"
     "content-length: {size}\r\nconnection: close\r\n\r\n"
@@ -57,9 +57,9 @@ class GuardProxy:
             await asyncio.wait(self._active, timeout=5)
 
     def take_refusals(self) -> list[str]:
-        """Return what was refused since the last time, at most MAX_NOTED reasons."""
-        found, self._refusals = self._refusals, []
-        return found
+        """Return the reasons of refusals since the last call, at most MAX_REFUSALS."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -81,11 +81,11 @@ class GuardProxy:
         try:
             method, url, lines = parse_head(head)
             async with asyncio.timeout(CONNECT_SECONDS):
-                opened = await race_connect(await self._policy.resolve_allowed(url))
+                connected = await race_connect(await self._policy.resolve_allowed(url))
         except (DragomanError, TimeoutError, OSError) as error:
             await self._refuse(writer, error)
             return
-        upstream_reader, upstream = await asyncio.open_connection(sock=opened, limit=PIECE)
+        upstream_reader, upstream = await asyncio.open_connection(sock=connected, limit=PIECE)
         try:
             if method == "CONNECT":
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -102,7 +102,7 @@ class GuardProxy:
 
     async def _refuse(self, writer: asyncio.StreamWriter, error: Exception) -> None:
         text = error.message if isinstance(error, DragomanError) else "the host cannot be reached"
-        if len(self._refusals) < MAX_NOTED and text not in self._refusals:
+        if len(self._refusals) < MAX_REFUSALS and text not in self._refusals:
             self._refusals.append(text)
         status = "403 Forbidden" if isinstance(error, Forbidden | BadRequest) else "502 Bad Gateway"
         body = f"Not opened: {text}".encode()
@@ -118,7 +118,7 @@ class GuardProxy:
         size: int | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Copy bytes, to the end or so many of them; what follows a request is not sent."""
+        """Copy `size` bytes, or all to the end. Bytes after a request's body are not sent."""
         while size is None or size > 0:
             async with asyncio.timeout(IDLE_SECONDS):
                 data = await reader.read(PIECE if size is None else min(PIECE, size))
@@ -150,16 +150,16 @@ def parse_head(head: bytes) -> tuple[str, Url, list[str]]:
 def origin_head(method: str, url: Url, *, lines: list[str]) -> bytes:
     """Return the head of a request as the origin server gets it, for one request on its connection."""
     dropped = ("proxy-connection", "proxy-authorization", "connection", "keep-alive", "upgrade", "host")
-    passed = [line for line in lines if line.partition(":")[0].strip().lower() not in dropped]
-    shown = [
+    forwarded = [line for line in lines if line.partition(":")[0].strip().lower() not in dropped]
+    head = [
         f"{method} {url.target} HTTP/1.1",
         f"Host: {url.authority}",
-        *passed,
+        *forwarded,
         "Connection: close",
         "",
         "",
     ]
-    return "\r\n".join(shown).encode("latin-1")
+    return "\r\n".join(head).encode("latin-1")
 
 
 def body_size(lines: list[str]) -> int:

@@ -131,7 +131,7 @@ class BrowserOperations:
             try:
                 await session.call("browser_evaluate", input={"function": FORWARD}, context=context)
             except CallError as error:
-                if not error.transient:  # it ends by what it does, when that is quick
+                if not error.transient:  # the script's context is destroyed if the page changes quickly
                     raise
         return await self._page(SNAPSHOT, input={}, context=context)
 
@@ -144,10 +144,10 @@ class BrowserOperations:
         async with self._browsers.use(context) as session:
             if "text" in input and context.check_page is not None:
                 where = {"function": PAGE_OF_ELEMENT, "target": input["target"], "element": input["element"]}
-                found = str(await session.call("browser_evaluate", input=where, context=context))
-                address = QUOTED_LINE.search(found)
+                answer = str(await session.call("browser_evaluate", input=where, context=context))
+                address = QUOTED_LINE.search(answer)
                 context.check_page(input["text"], address[1] if address else "")
-            if tool != SNAPSHOT:  # they tell of a file with the snapshot
+            if tool != SNAPSHOT:  # other tools return the name of a file with the snapshot
                 await session.call(tool, input=input, context=context)
             result = await take_snapshot(session, context)
             refused = session.take_refusals()

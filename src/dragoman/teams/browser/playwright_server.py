@@ -82,7 +82,7 @@ class BrowserSession:
         self._folder: Path | None = None
         self._client: McpClient | None = None
         self.lock = asyncio.Lock()
-        """One call at a time: they share a page."""
+        """Held during a call: calls share a page."""
 
     async def start(self, environ: Mapping[str, str]) -> None:
         """Start the server. The browser itself starts with the first call. Raises CallError."""
@@ -110,7 +110,7 @@ class BrowserSession:
     async def call(self, tool: str, *, input: Mapping[str, Any], context: Context) -> Any:
         """Call a tool of the server. Raises CallError; what the proxy refused is in its text.
 
-        The error is transient when the page changed meanwhile; what was refused is then told by a later call.
+        The error is transient when the page changed meanwhile; a later call then reports what was refused.
         """
         operation = self._registry.get(f"{SERVER}.{tool}")
         try:
@@ -125,7 +125,7 @@ class BrowserSession:
             raise CallError(f"Not opened: {' '.join(refusals)}\n{text}" if refusals else text) from error
 
     def take_refusals(self) -> list[str]:
-        """Return what the page wanted to open since the last time and must not, each reason once."""
+        """Return why requests of the page were refused since the last call, each reason once."""
         return self._proxy.take_refusals()
 
     async def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Memory of teams: what their runs save, find again, and are told at the beginning."""
+"""Memory of teams: what their runs save, search, and are shown at the beginning."""

@@ -20,7 +20,7 @@ from dragoman.teams.spec import TeamSpec
 log = logging.getLogger(__name__)
 MAX_VECTORS = 5_000
 MIN_SIMILARITY = 0.35  # cosine below which two texts are unrelated
-RANK_OFFSET = 20  # of the fused ranks: the first places of both lists count much more than the later ones
+RANK_OFFSET = 20  # `k` of reciprocal rank fusion: the first ranks count much more than the later ones
 MAX_FOUND = 50
 
 
@@ -47,7 +47,7 @@ class MemorySearch:
         return fuse(by_words, by_meaning)[:limit]
 
     def _rank(self, query: str, memories: Sequence[Memory], *, embedder: Embedder) -> Sequence[Memory]:
-        """Return the memories with a meaning like that of a query, the most similar first."""
+        """Return the memories that are similar to a query in meaning, the most similar first."""
         texts = [query, *(f"{memory.key}: {memory.content}" for memory in memories)]
         wanted, *others = self._embed([well_formed(text[:MAX_TEXT_LENGTH]) for text in texts], embedder)
         scored = [
@@ -58,13 +58,13 @@ class MemorySearch:
         return [memories[place] for _, place in similar[:MAX_FOUND]]
 
     def _embed(self, texts: Sequence[str], embedder: Embedder) -> Sequence[Sequence[float]]:
-        """Return the vectors of texts; those of memories that were searched before are not made again."""
+        """Return the vectors of texts. Vectors of earlier searches are reused."""
         keys = [hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts]
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._vectors}
-        made: Any = embedder.embed(list(missing.values())) if missing else ()
-        found = {key: [float(each) for each in vector] for key, vector in zip(missing, made, strict=True)}
-        vectors = [found.get(key) or self._vectors.get(key) or () for key in keys]
-        self._vectors.update(found)
+        embedded: Any = embedder.embed(list(missing.values())) if missing else ()
+        new = {key: [float(each) for each in vector] for key, vector in zip(missing, embedded, strict=True)}
+        vectors = [new.get(key) or self._vectors.get(key) or () for key in keys]
+        self._vectors.update(new)
         while len(self._vectors) > MAX_VECTORS:
             self._vectors.popitem(last=False)
         return vectors

@@ -39,13 +39,13 @@ answer_decoder = msgspec.json.Decoder(PluginAnswer)
 
 
 class PluginCrashed(CallError):
-    """The process of a plugin ended, or said what it must not, in the middle of a call."""
+    """The process of a plugin ended, or broke the protocol, in the middle of a call."""
 
     code = "plugin_crashed"
 
 
 class PluginProcess:
-    """Runs the calls of one plugin, one at a time. Nothing of one process is there in the next."""
+    """Runs the calls of one plugin, one at a time. A new process keeps no state of the last one."""
 
     def __init__(self, source: str, sandbox: Sandbox) -> None:
         self._source = source
@@ -70,7 +70,7 @@ class PluginProcess:
                 answer = await self._ask(input, seconds=seconds)
                 is_done = True
             finally:
-                if not is_done or self._has_ended:  # it may still be at work on this call
+                if not is_done or self._has_ended:  # it may still be working on this call
                     await asyncio.shield(self._stop())
             if not self._has_ended:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._stop_idle)

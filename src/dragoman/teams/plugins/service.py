@@ -67,9 +67,9 @@ class Plugins:
         self._processes: dict[str, PluginProcess] = {}
         self._crashes: dict[str, deque[float]] = {}
         self._changing = asyncio.Lock()
-        """Held while what was checked is stored, and while the records are read again."""
+        """Held from the last check of a record until it is stored, and while records are read again."""
         self._verifications = KeyedSlots(MAX_VERIFICATIONS)
-        """By owner."""
+        """The verifications under way, limited for each owner."""
 
     async def load(self) -> None:
         """Register the active plugins. Raises Unavailable."""
@@ -85,7 +85,7 @@ class Plugins:
             log.warning("the plugin %s is left out: %s", record.id, error.message)
 
     async def follow(self, wakeup: Wakeup) -> None:
-        """Do here what other hosts do with plugins, soon after they are woken, until cancelled."""
+        """Apply the changes of other hosts after each wake-up, until cancelled."""
         while True:
             await wakeup.wait(FOLLOW_INTERVAL)
             with suppress(StoreError, Unavailable):
@@ -119,7 +119,7 @@ class Plugins:
             log.warning("the file of the plugin %s cannot be written here: %s", record.id, error)
 
     def _write(self, record: PluginRecord) -> None:
-        """Write the file of a plugin where there is none, or an earlier one that was approved, too."""
+        """Write the file of a plugin if there is none, or if it is an earlier approved source."""
         path = self._files.path(record.team, file_name(record.name))
         if not path.exists() or hash_of(read_source_file(path)) in record.earlier:
             self._files.write(record.team, file_name(record.name), content=record.source)
@@ -243,7 +243,7 @@ class Plugins:
         return record
 
     async def _check_file(self, record: PluginRecord) -> None:
-        """Raise CallError, and take the approval back, if the file is not what was approved."""
+        """Raise CallError, and withdraw the approval, if the file is not what was approved."""
         path = self._files.path(record.team, file_name(record.name))
         if hash_of(await asyncio.to_thread(read_source_file, path)) != record.hash:
             reason = "its file was changed after it was approved"
@@ -264,7 +264,7 @@ class Plugins:
                 await self._retire(record, "failed_verification", reason=reason)
 
     async def _retire(self, record: PluginRecord, state: PluginState, *, reason: str) -> PluginRecord:
-        """Store that a plugin is no longer active, and end it. Called with the lock."""
+        """Store that a plugin is no longer active, and end its process. The caller holds `_changing`."""
         self._unregister(record.id)
         stored = await self.store.put(replace(record, state=state, reason=reason))
         await self._end(record.id)

@@ -33,7 +33,7 @@ READER_LIMITS = {"RLIMIT_DATA": 300_000_000, "RLIMIT_CPU": 10, "RLIMIT_CORE": 0,
 
 
 class SourceReport(msgspec.Struct, frozen=True):
-    """What reading a source gave: texts about what is wrong with it, and its constants."""
+    """The result of reading a source: texts about what is wrong with it, and its constants."""
 
     problems: tuple[str, ...]
     constants: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What the hub knows of each plugin, beside its file: state, hash, schema, who proposed and approved it."""
+"""The record of each plugin, beside its file: state, hash, schema, who proposed and approved it."""
 
 from __future__ import annotations
 

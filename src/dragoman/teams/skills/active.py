@@ -1,4 +1,4 @@
-"""The skills that a run has loaded, and the operations that it may call for that reason.
+"""The skills that a run has loaded, and the operations that it may therefore call.
 
 What a run has loaded is what its calls of `skills.load` say in the ledger: it is the same after an approval,
 a crash, and at another host. A skill counts for the agent that loaded it and for the agents below it, in that
@@ -44,7 +44,7 @@ class ActiveSkills:
         return replace(context, activations=found)
 
     def activate(self, skill: Skill, context: Context) -> None:
-        """Note that the agent of a call has loaded a skill."""
+        """Record that the agent of a call has loaded a skill."""
         if context.activations is not None:
             add(context.activations, Activation(context.agent, skill.name))
 

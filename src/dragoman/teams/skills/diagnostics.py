@@ -1,4 +1,4 @@
-"""What is wrong with the skills of a team, in sentences for people."""
+"""Warnings about the skills of a team, as sentences for people."""
 
 from __future__ import annotations
 

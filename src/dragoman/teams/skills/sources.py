@@ -1,4 +1,4 @@
-"""Where skills are searched for: folders and git checkouts on disk, and an HTTP index such as skills.sh.
+"""Where skills are searched: folders and git checkouts on disk, and an HTTP index such as skills.sh.
 
 What is found is a candidate, a text by somebody else: nothing of it is used before it is approved.
 """
@@ -86,7 +86,7 @@ class IndexAnswer(msgspec.Struct, frozen=True):
 
 
 class SkillRepositories:
-    """The places that the configuration names. The index is asked as web.fetch asks, at its hosts only."""
+    """The configured sources. The index is fetched like a page of `web.fetch`, from its own hosts only."""
 
     def __init__(self, sources: SkillSources, *, web: WebSettings) -> None:
         self._sources = sources
@@ -95,7 +95,7 @@ class SkillRepositories:
         self._fetcher = WebFetcher(HostPolicy(settings), max_bytes=MAX_INDEX, timeout=INDEX_SECONDS)
 
     async def search(self, query: str, *, limit: int, offload: Offload[Any]) -> dict[str, Any]:
-        """Return what is found; a place that does not answer is named in `problems`."""
+        """Return the skills found; `problems` names a source that does not answer."""
         words = {word.lower() for word in WORD.findall(query)}
         found: list[dict[str, Any]] = await offload(lambda: self._search_folders(words))
         problems: list[str] = []

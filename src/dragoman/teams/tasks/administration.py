@@ -1,4 +1,4 @@
-"""Tasks as the database has them: read, cancelled and held back, also while no hub runs."""
+"""Tasks as the database has them: read, cancel and pause them, also while no hub runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoredTasks:
         self._store = store
 
     async def get(self, id: str, identity: Identity) -> TeamTask:
-        """Return a task. Raises NotFound, the same for another owner's task as for none."""
+        """Return a task. Raises NotFound, also for another owner's task."""
         task = await self._store.team_tasks.get(id)
         if task is None or not is_visible(task.owner, to=visible_owner(identity)):
             raise NotFound(f"there is no task {id[:100]!r}", hint=LIST_HINT)

@@ -1,4 +1,4 @@
-"""Whom a caller may give tasks to: the schemas of operations that name teams list exactly these."""
+"""The teams that a caller may give tasks to. Schemas of operations that name teams list exactly these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.teams.registry import TeamRegistry
 
-MAX_NARROWED = 1_024  # operations as callers are shown them
+MAX_NARROWED = 1_024  # cached operations with narrowed schemas
 
 
 def member_names(teams: TeamRegistry, context: Context) -> Sequence[str]:

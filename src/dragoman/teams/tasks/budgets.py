@@ -1,8 +1,8 @@
 """Budgets of tasks: what a task may spend, within what the call that gave it has left.
 
-The budgets of that call become shared when it gives the first task: rows of the database, in which both
-reserve what they spend, at whatever host, also after a crash. Where one host has both, they share them in
-memory, too.
+The budgets of that call become shared when it gives its first task: rows of the database in which both
+reserve what they spend, at whichever host, also after a crash. On the same host they also share them in
+memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TaskBudgets:
         """What tasks may spend, by task."""
 
     async def share(self, task: TeamTask, budget: Budget | None) -> TeamTask:
-        """Let a task spend from the budget of the call that gives it; return it with that."""
+        """Let a task spend from the budget of the call that gives it; return the task with its shares."""
         if budget is None:
             return task
         charges = await self._shared.share(budget)
@@ -35,7 +35,7 @@ class TaskBudgets:
         return replace(task, shared_budgets=tuple(charges))
 
     async def rejoin(self, budget: Budget | None) -> None:
-        """Go on with the budget of an answer as it shared that before a crash, if it did."""
+        """Share the budget of an answer again if it was shared before a crash."""
         if budget is not None:
             await self._shared.rejoin(budget)
 
@@ -53,7 +53,7 @@ class TaskBudgets:
             return None
         limit = Budget(usd=task.budget, parent=above, name=f"task:{task.id}")
         if task.attempts > 1 or task.state != "queued":
-            since = task.started_at or task.created_at  # others of its topic ran before it
+            since = task.started_at or task.created_at  # earlier tasks of its topic used the same session
             usage = await self._store.usage.totals(session_id=task.session_id, since=since)
             limit.spent = usage.cost or 0.0
             await self._shared.rejoin(limit)

@@ -25,7 +25,7 @@ READ_ONLY = Verdict("deny", Rule(decision="deny", reason="it answers a question,
 
 
 class ReadOnlyDecider:
-    """Denies what does not only read."""
+    """Denies every operation that is not read-only."""
 
     def decide(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> Any:
         """Return the verdict on an operation, whoever calls it."""
@@ -48,11 +48,11 @@ class TaskContexts:
         self._beginning: dict[str, TeamTask] = {}
 
     def begin(self, task: TeamTask) -> None:
-        """Note that the first run of a task begins at this host, so that the task is not read again."""
+        """Remember a task whose first run begins at this host, so that `bind` does not read it again."""
         self.sessions[task.session_id] = self._beginning[task.session_id] = task
 
     def not_begun(self, task: TeamTask) -> None:
-        """Forget that a task begins: another host has it, or it has to wait."""
+        """Undo `begin`: another host has the task, or it has to wait."""
         for tasks in (self.sessions, self._beginning):
             if tasks.get(task.session_id) is task:
                 del tasks[task.session_id]

@@ -1,4 +1,4 @@
-"""Takes the results of tasks to the sessions where the tasks were given, each exactly once."""
+"""Delivers the results of tasks to the sessions where the tasks were given, each exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dragoman.teams.tasks.results import result_message
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 MAX_WAKES = 20
-MAX_SESSIONS = 200  # that are looked at in one sweep
+MAX_SESSIONS = 200  # in one sweep
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +46,7 @@ class ResultDelivery:
         self._runs = runs
         self._max_wakes = max_wakes
         self._awaited: set[str] = set()
-        """Sessions that get a result when their run has ended."""
+        """Sessions that get a result after their run has ended."""
         self._delivering: dict[str, bool] = {}
         self._last_session = ""
 
@@ -55,7 +55,7 @@ class ResultDelivery:
         return session_id in self._awaited
 
     async def deliver_all(self) -> None:
-        """Deliver what has not been delivered: to some sessions, and to the next ones at the next time.
+        """Deliver what is undelivered, to the next MAX_SESSIONS sessions in turn.
 
         Many may wait for a person. Raises StoreError, Unavailable.
         """
@@ -131,9 +131,7 @@ class ResultDelivery:
         request = ChatRequest(
             session_id=session.id,
             action=NewMessage(message),
-            agent=None
-            if giver is None
-            else giver.agent,  # a chat may name an agent that its session does not
+            agent=None if giver is None else giver.agent,  # a chat may use another agent than its session's
             when_busy="queue",
             background=True,
         )
@@ -187,7 +185,7 @@ class ResultDelivery:
         )
         queued = await self._runs.queue.add(request, message, session=session, identity=identity)
         if active is not None:
-            self._runs.queue.nudge(active, queued)
+            self._runs.queue.announce(active, queued)
         self._runs.queue.dispatch_soon(session.id)
 
     async def _waits(self, session_id: str) -> bool:
@@ -210,4 +208,4 @@ def count_wakes(messages: Sequence[Message]) -> int:
 
 
 def ignore(_: str) -> None:
-    """Nobody has to know."""
+    """Do nothing: the default listener."""

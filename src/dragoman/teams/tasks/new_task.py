@@ -1,4 +1,4 @@
-"""A task as it is handed in: checked, and made into the row that stands for it."""
+"""A new task: checked, and made into its row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_KEY = 200  # characters of a topic, a correlation id or a key
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task for a team. See `TeamTask` for the fields; those that a call knows are taken from its context.
 
-    `dedup_key` stands for one task of an owner: handing it in again returns the first one.
+    An owner has one task for each `dedup_key`: submitting a second one returns the first.
     """
 
     team: str
@@ -62,7 +62,7 @@ def make_task(new: NewTask, identity: Identity, *, context: Context | None, now:
         new = msgspec.structs.replace(new, text=INVISIBLE.sub("", new.text))
     check_texts(new)
     id = new_id("task")
-    place = SESSION_PREFIX + (id if new.topic is None else topic_key(new.team, new.topic))
+    session_name = SESSION_PREFIX + (id if new.topic is None else topic_key(new.team, new.topic))
     task = TeamTask(
         id=id,
         owner=identity.owner,
@@ -87,14 +87,14 @@ def make_task(new: NewTask, identity: Identity, *, context: Context | None, now:
         deliver=new.deliver,
         wake=new.wake,
         webhook=new.webhook,
-        session_id=hub_session_id(place, owner=identity.owner),
+        session_id=hub_session_id(session_name, owner=identity.owner),
         created_at=now,
     )
     return task if context is None else within_call(task, context, now=now)
 
 
 def within_call(task: TeamTask, context: Context, *, now: float) -> TeamTask:
-    """Return a task as a part of the call that hands it in: below its agents, within its limits.
+    """Return a task as a part of the call that submits it: below the call's agents, within its limits.
 
     Raises CallError when it is nested too deep, CallDenied when others are behind the call.
     """
@@ -143,7 +143,7 @@ def text_hash(text: str) -> str:
 
 
 def topic_key(team: str, topic: str) -> str:
-    """Return what names the session of a topic of a team."""
+    """Return the key in the session id of a team's topic."""
     return hashlib.sha256(f"{team}\0{topic}".encode()).hexdigest()[:24]
 
 
@@ -162,5 +162,5 @@ def task_session(task: TeamTask) -> Session:
 
 
 def is_task_session(session_id: str | None) -> bool:
-    """Return whether a session may be that of a task, by its id: whether it is one the database knows."""
+    """Return whether a session's id is like that of a task. Only the database knows whether it is one."""
     return session_id is not None and client_session_id(session_id).startswith(SESSION_PREFIX)

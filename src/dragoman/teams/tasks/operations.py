@@ -90,7 +90,7 @@ def ask_operation(tasks: TeamTasks) -> Operation:
 
 
 async def submit(tasks: TeamTasks, new: NewTask, *, context: Context) -> TeamTask:
-    """Hand in a task of a call, and return it."""
+    """Submit a task of a call, and return it."""
     return (await tasks.submit(new, context.identity, context=context)).task
 
 
@@ -201,7 +201,7 @@ def delegate_operation(tasks: TeamTasks) -> Operation:
 
 
 async def confirm_overlap(tasks: TeamTasks, new: NewTask, *, context: Context) -> Json:
-    """Hand in a task; while one like it is active, ask a person first whether both may run.
+    """Submit a task; while one like it is active, ask a person first whether both may run.
 
     Raises ApprovalNeeded.
     """
@@ -270,7 +270,7 @@ def list_operation(tasks: TeamTasks) -> Operation:
 
 
 def team_to_item(team: TeamSpec) -> Json:
-    """Return what callers are told of a team."""
+    """Return a team as callers see it."""
     return {
         "team": team.name,
         "description": team.description,
@@ -309,7 +309,7 @@ def history_operation(tasks: TeamTasks) -> Operation:
 
 
 def task_to_item(task: TeamTask) -> Json:
-    """Return a task in short."""
+    """Return a summary of a task."""
     return {
         "taskId": task.id,
         "team": task.team,

@@ -1,4 +1,4 @@
-"""Results of tasks: what a run answered, and the message that takes it to where the task was given."""
+"""Results of tasks: the answer of a run, and the message that delivers it to the giver's session."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def keep_result(
 
 
 def result_to_json(task: TeamTask) -> dict[str, Any]:
-    """Return what became of a task, as its result part and the operations show it."""
+    """Return the outcome of a task, as its result part and the operations show it."""
     fields = {
         "taskId": task.id,
         "team": task.team,

@@ -1,4 +1,4 @@
-"""The tasks of teams: hand them in, read, cancel and await them."""
+"""The tasks of teams: submit, read, cancel and await them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from dragoman.teams.topic_routing import find_topic
 
 MAX_WAITING = 1_000  # tasks of an owner
 MAX_SHOWN = 20  # tasks of a team in its status
-POLL_INTERVAL = 0.5  # seconds between two looks for the end of a task, which another host may have
+POLL_INTERVAL = 0.5  # seconds between two polls for the end of a task, which another host may run
 
 
 class TeamTasks(StoredTasks):
-    """The tasks of all teams of a hub that runs."""
+    """The tasks of all teams of a running hub."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TeamTasks(StoredTasks):
     async def submit(
         self, new: NewTask, identity: Identity, *, context: Context | None = None
     ) -> TaskSubmission:
-        """Hand in a task; `context` is that of the call that does. It is stored when this returns.
+        """Submit a task, for a call if it has a `context`. It is stored when this returns.
 
         Raises NotFound for an unknown team, with the names of all; TaskOverlaps, LimitReached, BadRequest,
         CallError.
@@ -67,7 +67,7 @@ class TeamTasks(StoredTasks):
         if new.topic is None and not new.read_only:
             new = replace(new, topic=find_topic(team.topics, new.text))
         task = make_task(new, identity, context=context, now=self._clock())
-        if context is not None:  # also a detached one: else it could give itself its budget again and again
+        if context is not None:  # also for a detached task, which could otherwise renew its budget for ever
             task = await self._contexts.budgets.share(task, context.budget)
         try:
             submitted = await self._store.team_tasks.submit(
@@ -100,7 +100,7 @@ class TeamTasks(StoredTasks):
         return task
 
     async def wait_all(self, tasks: Sequence[TeamTask]) -> Sequence[TeamTask]:
-        """Wait until tasks have ended, and return them; if nobody waits any more, they are cancelled."""
+        """Wait until tasks have ended, and return them. If the caller is cancelled, so are they."""
         try:
             return await asyncio.gather(*map(self.wait, tasks))
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Notices of tasks that stall: what has waited for an hour is a warning, for a day an error, each told once.
+"""Notices of stalled tasks: a warning after an hour of waiting, an error after a day, each given once.
 
 A notice is claimed in the database, so that one host gives it, also after a restart.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 StallKind: TypeAlias = Literal["warning", "error"]
 LEVELS: Sequence[tuple[int, StallKind, float]] = ((2, "error", 86_400.0), (1, "warning", 3_600.0))
 """The levels, the longest wait first: number in the row, name, and the seconds after which it holds."""
-LOOK_INTERVAL = 60.0
+CHECK_INTERVAL = 60.0  # seconds
 
 
 class StallDetector:
@@ -34,14 +34,14 @@ class StallDetector:
         self._on_stall = on_stall
 
     async def run(self) -> None:
-        """Look now and then, until cancelled."""
+        """Check every CHECK_INTERVAL seconds, until cancelled."""
         while True:
             try:
                 if self._store.database.is_up:
                     await self.look()
             except (StoreError, Unavailable) as error:
                 log.info("tasks that stall are looked for later: %s", error.message)
-            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.sleep(CHECK_INTERVAL)
 
     async def look(self) -> Sequence[TeamTask]:
         """Give the notices that are due, and return their tasks. Raises StoreError, Unavailable."""
@@ -58,5 +58,5 @@ class StallDetector:
 
 
 def waits_since(task: TeamTask) -> float:
-    """Return since when a task waits, at the most."""
+    """Return the earliest time at which a task can have begun to wait."""
     return task.created_at if task.state == "queued" else task.started_at or task.created_at

@@ -1,6 +1,6 @@
-"""`teams.create`, `teams.update` and `teams.remove`: what agents change about teams, once a person agrees.
+"""`teams.create`, `teams.update` and `teams.remove`: changes of teams by agents, once a person agrees.
 
-The person is shown what is going to be written, and agrees to exactly that. The hub writes it below
+The person is shown what is going to be written, and approves exactly that. The hub writes it below
 `generated/`, so what people have written stays as it is.
 """
 
@@ -263,7 +263,7 @@ class TeamChanges:
         return sorted(set(names))
 
     async def _kept_secrets(self, new: NewTeam, *, context: Context) -> Sequence[str]:
-        """Return the secrets that a team gets because there was one of its name before."""
+        """Return the secrets that a new team inherits from an earlier team of its name."""
         entries = await self._vault.list(new.name, context.identity.owner)
         return sorted({entry.name for entry in entries} - set(new.secrets))
 
@@ -288,7 +288,7 @@ def has_consent(context: Context) -> bool:
 
 
 def require_consent(operation: str, wanted: Mapping[str, Any], *, context: Context) -> None:
-    """Ask a person whether to do this: what is shown is what is done.
+    """Require a person's approval of exactly this change.
 
     Raises ApprovalNeeded, CallDenied without consent, Conflict when what was shown has changed.
     """

@@ -1,8 +1,9 @@
-"""Begins the tasks that wait, writes how they ended, and delivers what they answered.
+"""Begins waiting tasks, writes their ends, and delivers their results.
 
-A host does so at once for what it knows of, and every `SWEEP_INTERVAL` for what other hosts have left: one
-that was killed, or has no room. The database decides what happens: a task is claimed in the transaction that
-begins its run, its end is written once, and its result is delivered in the transaction that says so.
+A host does so at once for tasks that it knows of, and every `SWEEP_INTERVAL` for tasks that another host has
+left, because it was killed or has no room. The database decides what happens: a task is claimed in the
+transaction that begins its run, its end is written once, and its result is delivered in the transaction that
+records the delivery.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from dragoman.teams.tasks.results import STOPPED, read_end
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 log = logging.getLogger(__name__)
-SWEEP_INTERVAL = 2.0  # seconds between two looks for what other hosts have left
-MAX_SETTLED = 1_000  # tasks that wait when a host starts
-MAX_WAITING = 5  # of those at each sweep
+SWEEP_INTERVAL = 2.0  # seconds between two searches for tasks that other hosts have left
+MAX_SETTLED = 1_000  # waiting tasks that are checked when a host starts
+MAX_WAITING = 5  # waiting tasks that are checked at each later sweep
 MAX_BEGUN = 50  # tasks of a team that are read at once
 ABOVE_STOPPED = "what gave the task was stopped"
 LATE = "its deadline is over"
@@ -43,7 +44,7 @@ CLOSE_TIMEOUT = 1.0  # seconds
 
 
 class JoinedEnd:
-    """The end of a task that is written in the transaction which ends its run; `ended` is the task then."""
+    """The end of a task, written in the transaction that ends its run; `ended` is the task after that."""
 
     def __init__(self, job: DatabaseJob[TeamTask | None]) -> None:
         self._job = job
@@ -76,7 +77,7 @@ class TaskWorker:
         self.delivery.on_added = self._result_added
         self._dispatching: dict[str, bool] = {}
         self._only_ready: dict[str, TeamTask] = {}
-        """Teams in whose queue one task waits, which was stored just now: it is not read again."""
+        """Teams in whose queue only this task waits: it was stored just now, and is not read again."""
         self._held_back: set[str] = set()
         """Teams with tasks that may begin when another one has ended, as far as this host knows."""
         self._ordered: set[str] = set()
@@ -93,15 +94,15 @@ class TaskWorker:
         self._remaining = RemainingTimes(self._clock)
         self._last_waiting: TeamTask | None = None
 
-    # What is told from outside.
+    # Notifications from other services.
 
     def hold_back(self, task: TeamTask) -> None:
-        """Look after a task that may have to wait for others once one of them has ended."""
+        """Check the task's queue when another one has ended: the task may have to wait for it."""
         if task.overlap == "queue" or task.topic is not None:
             self._ordered.add(task.team)
 
     def wake(self, team: str, *, only: TeamTask | None = None) -> None:
-        """Begin what waits in a team's queue, in the background: `only` this task, if that is known."""
+        """Begin a team's waiting tasks in the background: `only` this one, if no other waits."""
         if only is None:
             self._only_ready.pop(team, None)
         else:
@@ -109,7 +110,7 @@ class TaskWorker:
         self._spawn(self._dispatch(team))
 
     def run_ended(self, run: HubRun) -> None:
-        """Write what became of the task of a run that has ended, and begin and deliver what waited for it."""
+        """Write the end of an ended run's task; begin tasks and deliver results that waited for the run."""
         session_id = run.row.session_id
         joined = self._joined.pop(session_id, None)
         if joined is not None and joined.ended is not None and run.is_end_stored:
@@ -122,7 +123,7 @@ class TaskWorker:
             self._spawn(self._dispatch_all())
 
     def _result_added(self, session_id: str) -> None:
-        """Look whether a task waits for nothing any more."""
+        """Settle the task of a session if the result was the last one that it waited for."""
         if is_task_session(session_id):
             self._spawn(self._settle(session_id))
 
@@ -148,7 +149,7 @@ class TaskWorker:
             self._spawn(self._stop_elsewhere(task.session_id, reason))
 
     def withdraw(self, tasks: Sequence[TeamTask]) -> None:
-        """Cancel tasks whose answers nobody waits for any more; not while this host stops."""
+        """Cancel tasks whose caller no longer waits for their answers; not while this host stops."""
         for task in tasks:
             self._stopped_above.add(task.id)
             self._spawn(self._withdraw(task))
@@ -162,13 +163,16 @@ class TaskWorker:
             await self._runs.stop_run(session_id, reason)
 
     async def wait_for_end(self, id: str, *, seconds: float) -> None:
-        """Wait until this host has ended a task, at most so long."""
+        """Wait until this host has ended a task, for at most `seconds`."""
         event = self._ends.setdefault(id, asyncio.Event())
         try:
             async with asyncio.timeout(seconds):
                 await event.wait()
         except TimeoutError:
-            self._ends.pop(id, None)
+            pass
+        finally:  # also when the caller is cancelled: the task may end at another host
+            if self._ends.get(id) is event:
+                del self._ends[id]
 
     # Beginning.
 
@@ -178,9 +182,9 @@ class TaskWorker:
                 await self._dispatch(team)
 
     async def _dispatch(self, team: str) -> None:
-        """Begin what waits in a team's queue, as much as may run."""
+        """Begin as many of a team's waiting tasks as may run."""
         if team in self._dispatching:
-            self._dispatching[team] = True  # what it has seen may be over
+            self._dispatching[team] = True  # look again: what it has read may be outdated
             return
         try:
             self._dispatching[team] = True
@@ -238,9 +242,9 @@ class TaskWorker:
     # Ending.
 
     async def join_end(self, run: HubRun, row: RunRecord) -> DatabaseJob[None] | None:
-        """Return what ends the task of a run together with the run, if it is certain that it ends with it.
+        """Return a job that ends the task of a run together with the run, if the task surely ends with it.
 
-        Otherwise what became of the task is decided once the run has ended.
+        Otherwise `run_ended` decides about the task.
         """
         task = self._contexts.find_childless(row.session_id)
         if task is None or row.status != "finished" or task.id in self._stopped_above:
@@ -257,7 +261,7 @@ class TaskWorker:
         return joined.write
 
     async def _settle(self, session_id: str, run: HubRun | None = None) -> None:
-        """Write what became of the task of a session whose run has ended: this one, if it was here."""
+        """Write the end of the task of a session whose run has ended: this run, if it was at this host."""
         if session_id in self._settling:
             self._settling[session_id] = True
             return
@@ -279,7 +283,7 @@ class TaskWorker:
             task = await self._store.team_tasks.find_of_session(session_id)
             if task is None or task.state not in ("running", "waiting"):
                 return
-            # In this order: what one of these has seen to be over is in those behind it.
+            # Results first: one that is delivered between these checks is then found by a later check.
             is_awaiting = await self._awaits_results(task)
         if await self._runs.queue.has_waiting(session_id) or await self._runs.is_running(session_id):
             return
@@ -321,7 +325,7 @@ class TaskWorker:
         return ended
 
     async def _follow_joined(self, ended: TeamTask) -> None:
-        """Do what follows the end of a task that was written with that of its run."""
+        """Continue after the end of a task that was written together with the end of its run."""
         self._forget(ended)
         await self.after_end(ended)
 
@@ -352,20 +356,20 @@ class TaskWorker:
                     self._stopped_above.add(task.id)
                     await self.end(task, TaskEnd(state="cancelled", error=ABOVE_STOPPED))
 
-    # What others have left.
+    # Tasks that other hosts have left.
 
     async def run(self) -> None:
-        """Do what other hosts have left, until cancelled."""
+        """Sweep every SWEEP_INTERVAL seconds, until cancelled."""
         while True:
             try:
                 if self._store.database.is_up:
                     await self.sweep()
             except (StoreError, Unavailable) as error:
-                log.info("what other hosts have left is done later: %s", error.message)
+                log.info("tasks that other hosts have left are handled later: %s", error.message)
             await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self) -> None:
-        """Do what is due and nobody does. Raises StoreError, Unavailable."""
+        """Handle everything that is due and that no host has handled. Raises StoreError, Unavailable."""
         tasks = self._store.team_tasks
         back, is_settled = self._clock.seconds_back(), self._clock.is_settled()
         if not await tasks.has_unsettled():
@@ -385,7 +389,7 @@ class TaskWorker:
             await self._dispatch(team)
 
     async def _find_late(self, *, back: float, is_settled: bool) -> Sequence[TeamTask]:
-        """Return tasks whose deadline is over, or whose time has passed since the clock was set back."""
+        """Return tasks whose deadline is over, also by the time before the clock was set back."""
         tasks, now = self._store.team_tasks, self._store.sessions.now()
         for task in await tasks.list_with_deadline() if back else ():
             self._remaining.add(task.id, left=(task.deadline or 0.0) - (now + back))
@@ -398,7 +402,7 @@ class TaskWorker:
         return list(found.values())
 
     async def _next_waiting(self) -> Sequence[TeamTask]:
-        """Return tasks that wait, a few at a time: a host that was killed may have left some for nothing."""
+        """Return waiting tasks, a few at a time: what they wait for may be over since a host was killed."""
         limit = MAX_WAITING if self._has_swept else MAX_SETTLED
         found = await self._store.team_tasks.list_page(
             {"state": "waiting"}, before=self._last_waiting, limit=limit

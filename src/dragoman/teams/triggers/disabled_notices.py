@@ -12,14 +12,14 @@ NOTICE_PART = "data-trigger-disabled"
 
 
 class TriggerNotices:
-    """Adds notices to sessions; one that is busy gets its notice when it is free."""
+    """Adds notices to sessions; a busy session gets its notice when it is free."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, tuple[TriggerRecord, str]] = {}
 
     def add(self, trigger: TriggerRecord, reason: str) -> None:
-        """Tell the session of a trigger why it was disabled, at the next `deliver`."""
+        """Queue a notice for the session of a disabled trigger; `deliver` adds it."""
         if trigger.session_id is not None:
             self._waiting[trigger.id] = (trigger, reason)
 

@@ -1,7 +1,8 @@
-"""Files that fire triggers: changes in the workspaces of teams, found by one look at all of them.
+"""Files that fire triggers: changes in the workspaces of teams, found by scanning all of them.
 
-A trigger stores what it saw last, for each folder: hosts with folders of their own do not take the files of
-one for changes in the other. The occurrence is named by path, time and size, so a change fires once.
+A trigger stores what its last scan found, for each folder, so that hosts with folders of their own do not
+take the files of one for changes in the other. The occurrence is named by path, time and size, so a change
+fires once.
 
 Who has changed a file is not known. A task that changes files which its own trigger watches would fire it for
 ever, so firings for changes that were made while a task of the trigger ran are counted, as a chain, and the
@@ -33,15 +34,15 @@ from dragoman.tools.files.folder_search import MAX_DEPTH, MAX_ENTRIES, is_usable
 from dragoman.tools.files.rooted_folder import RootedFolder
 
 log = logging.getLogger(__name__)
-LOOK_INTERVAL = 5.0  # seconds between two looks at all workspaces
-REST_FACTOR = 20.0  # how much longer than a look the rest after it is, where workspaces are large
-REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers, while there are none
+SCAN_INTERVAL = 5.0  # seconds between two scans of all workspaces
+REST_FACTOR = 20.0  # a scan is followed by a pause at least this many times as long
+REFRESH_INTERVAL = 30.0  # seconds between two reads of the triggers
 SETTLE_TIME = 1.0  # seconds that a file has to stay as it is: it may still be being written
 MAX_FILES = 5_000  # of one trigger
-MAX_FOLDERS = 10  # of which a trigger knows the files: those of hosts that are gone are forgotten
+MAX_FOLDERS = 10  # whose files a trigger remembers; those of hosts that are gone drop out
 MAX_CHAIN = 200  # firings in a row for changes that may be its own; a busy morning has fewer
 CHAIN_SLACK = 15.0  # seconds for which a change that a task has made may be found after its end
-MAX_CHANGES = 100  # occurrences of one look; the others follow at the next one
+MAX_CHANGES = 100  # occurrences of one scan; the others follow with the next one
 Seen: TypeAlias = dict[str, tuple[int, int]]
 """Time of change and size of each file, by its path in the workspace."""
 
@@ -70,11 +71,11 @@ class FileWatcher:
         self._changed = asyncio.Event()
         self._watched: Sequence[WatchedFiles] = ()
         self._read_at = float("-inf")
-        self._looked_at: float | None = None
-        self._gap = 0.0  # seconds between the last two looks
+        self._scanned_at: float | None = None
+        self._gap = 0.0  # seconds between the last two scans
 
     def refresh(self) -> None:
-        """Look now."""
+        """Scan now."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -86,21 +87,21 @@ class FileWatcher:
             try:
                 has_some = await self.look(is_new=is_new)
             except (StoreError, Unavailable) as error:
-                log.info("files for triggers are looked at later: %s", error.message)
+                log.info("files for triggers are scanned later: %s", error.message)
             with suppress(TimeoutError):
                 rest = REST_FACTOR * (time.monotonic() - began)
-                delay = max(LOOK_INTERVAL, rest) if has_some else REFRESH_INTERVAL
+                delay = max(SCAN_INTERVAL, rest) if has_some else REFRESH_INTERVAL
                 async with asyncio.timeout(delay):
                     await self._changed.wait()
 
     async def look(self, *, is_new: bool = True) -> bool:
-        """Look once; return whether there are triggers that wait for files. StoreError, Unavailable.
+        """Scan once; return whether there are triggers that wait for files. Raises StoreError, Unavailable.
 
-        Which triggers there are is read when they are new, and at times: another host may have changed them.
+        The triggers are read again if they are new, and now and then: another host may have changed them.
         """
         now = time.monotonic()
-        self._gap = now - self._looked_at if self._looked_at is not None else 0.0
-        self._looked_at = now
+        self._gap = now - self._scanned_at if self._scanned_at is not None else 0.0
+        self._scanned_at = now
         if is_new or now > self._read_at + REFRESH_INTERVAL:
             self._watched = await self._read_triggers()
             self._read_at = now
@@ -122,7 +123,7 @@ class FileWatcher:
         return watched
 
     async def _compare(self, watched: WatchedFiles, name: str, *, found: Seen) -> None:
-        """Fire what has changed in a folder since the last look at it."""
+        """Fire the trigger for what has changed in a folder since the last scan."""
         try:
             trigger = await self._triggers.get(watched.trigger.id)
         except NotFound:
@@ -186,7 +187,7 @@ def chain_of(occurrence: TriggerOccurrence) -> int:
 
 
 def read_progress(trigger: TriggerRecord) -> dict[str, Seen]:
-    """Return what a trigger saw last, by folder."""
+    """Return what the last scan of a trigger found, by folder."""
     return msgspec.json.decode(trigger.progress or "{}", type=dict[str, Seen])
 
 
@@ -242,7 +243,7 @@ def read_entry(entry: os.DirEntry[str]) -> WatchedEntry:
 
 
 def folder_name(folder: Path) -> str:
-    """Return what tells a folder from one of the same path at another host."""
+    """Return a name that distinguishes a folder from one of the same path at another host."""
     try:
         return f"{folder.resolve()}#{folder.stat().st_ino}"
     except OSError:
@@ -252,7 +253,7 @@ def folder_name(folder: Path) -> str:
 def compare(
     before: Mapping[str, Sequence[int]], after: Seen, *, now: float
 ) -> tuple[Sequence[tuple[str, FileChange]], Seen]:
-    """Return the changes, and what was seen with them. A file that was just written is seen next time."""
+    """Return the changes, and the new state of the folder. A file that was just written is left for later."""
     changes: list[tuple[str, FileChange]] = []
     seen: Seen = {path: (stat[0], stat[1]) for path, stat in before.items()}
     for path in sorted({*before, *after}):
@@ -271,6 +272,6 @@ def compare(
 
 
 def encode(progress: Mapping[str, Seen], name: str, *, seen: Seen) -> str:
-    """Return what a trigger has seen, with a folder as it is now, the last one to be forgotten."""
+    """Return the progress with the new state of a folder, which is put last and so dropped last."""
     others = [(folder, files) for folder, files in progress.items() if folder != name]
     return msgspec.json.encode(dict([*others[1 - MAX_FOLDERS :], (name, seen)])).decode()

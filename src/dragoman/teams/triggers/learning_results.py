@@ -1,4 +1,4 @@
-"""Takes what a learning task has answered into the memory of its team, and notes it in the team's journal."""
+"""Stores the lessons of a learning task in its team's memory, with an entry in the team's journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LearningResults:
         self._teams = teams
 
     async def take(self, trigger: TriggerRecord, definition: TriggerDefinition, *, task: TeamTask) -> str:
-        """Store the lessons of a task that is done; return what became of them. Raises BadRequest."""
+        """Store the lessons of a finished task; return a report on them. Raises BadRequest."""
         lessons = parse_lessons(task.result or "")
         real = await self._find_real(named_sources(lessons), task)
         stored: list[str] = []
@@ -122,6 +122,6 @@ class LearningResults:
 
 
 def report(stored: Sequence[str], refused: Sequence[str]) -> str:
-    """Return what became of the lessons of a task, in a sentence or two."""
+    """Return a report on the lessons of a task, in a sentence or two."""
     first = f"{len(stored)} lessons stored" + (f" ({', '.join(stored)})" if stored else "")
     return first + (f"; {len(refused)} not stored ({'; '.join(refused)})" if refused else "") + "."

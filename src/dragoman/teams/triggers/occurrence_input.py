@@ -1,4 +1,4 @@
-"""What the task of an occurrence is told: its text, and the input that the occurrence brings."""
+"""The text of an occurrence's task, with the input of the occurrence."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shorten(text: str | None, limit: int = MAX_RESULT) -> str | None:
 
 
 def is_quiet(definition: TriggerDefinition, result: str | None) -> bool:
-    """Return whether a result says that there is nothing to tell."""
+    """Return whether a result is the text of `quiet_when`, which is not delivered."""
     word = definition.fields.quiet_when
     return word is not None and (result or "").strip().strip(".!").casefold() == word.strip().casefold()
 

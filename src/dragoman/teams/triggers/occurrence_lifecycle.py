@@ -1,8 +1,8 @@
-"""What becomes of an occurrence: overlap, its task, and the end of that.
+"""The lifecycle of an occurrence: overlap with others, its task, and the task's end.
 
 Each step is a change of the occurrence's state in the database that one host wins, so that any host can do
-the next one, also after a crash. The task has the occurrence as its `dedup_key`: handed in twice, it is there
-once.
+the next one, also after a crash. The task has the occurrence as its `dedup_key`, so submitting it twice
+creates it once.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from dragoman.teams.triggers.occurrence_input import is_quiet, shorten, task_tex
 from dragoman.teams.triggers.service import TriggerService, read_definition
 
 log = logging.getLogger(__name__)
-LOOK_INTERVAL = 2.0  # seconds between two looks at a task that runs, or an approval that waits
+CHECK_INTERVAL = 2.0  # seconds between two checks of a running task, or a pending approval
 RUN_ANYWAY = "triggers.run"
 Delivery: TypeAlias = WebhookDelivery | Literal["session"] | None
 
 
 def overlap_decision(policy: OverlapPolicy) -> DecideOverlap:
-    """Return what decides about an occurrence, by how many are active and how many overlapped before."""
+    """Return a function from the numbers of active and of earlier overlapping occurrences to the action."""
 
     def decide(active: int, overlaps: int) -> OverlapAction:
         if not active:
@@ -70,7 +70,7 @@ def overlap_decision(policy: OverlapPolicy) -> DecideOverlap:
 
 
 def period_limits(definition: TriggerDefinition) -> PeriodLimits | None:
-    """Return what a trigger may use in one window; None without windows."""
+    """Return the limits of a trigger in one window; None without windows."""
     match definition.config:
         case WindowConfig() as config:
             return PeriodLimits(ticks=config.max_ticks, tokens=config.max_tokens, usd=config.max_usd)
@@ -108,7 +108,7 @@ class TriggerFiring:
         self.notices = TriggerNotices(service.store)
 
     async def handle(self, occurrence: TriggerOccurrence) -> None:
-        """Do what is next for an occurrence. Raises StoreError, Unavailable: then it is done later."""
+        """Take the next step of an occurrence. Raises StoreError, Unavailable; it is then repeated later."""
         try:
             trigger = await self._triggers.get(occurrence.trigger_id)
         except NotFound:  # it was deleted, and the occurrence with it
@@ -117,11 +117,11 @@ class TriggerFiring:
             case "pending" | "queued":
                 await self._decide(trigger, occurrence)
             case "waiting":
-                await self._look_at_approval(trigger, occurrence)
+                await self._check_approval(trigger, occurrence)
             case "starting":
                 await self._submit(trigger, occurrence)
             case "running":
-                await self._look_at_task(trigger, occurrence)
+                await self._check_task(trigger, occurrence)
             case _:
                 pass
 
@@ -155,17 +155,17 @@ class TriggerFiring:
                 pass
 
     async def _replace(self, trigger: TriggerRecord, active: Sequence[TriggerOccurrence]) -> None:
-        """Cancel the tasks of occurrences. The one that replaces them is queued, and starts behind their end.
+        """Cancel the tasks of occurrences. The one that replaces them is queued, and starts after their end.
 
         So a crash leaves nothing undone: it is queued, and finds again what is to be cancelled.
         """
         for each in active:
-            if each.task_id is None:  # its host has ended: handed in again, its task is the same
+            if each.task_id is None:  # its host ended before storing the id: submitting returns the same task
                 await self._submit(trigger, each)
             current = await self._triggers.get_occurrence(each.trigger_id, each.key)
             if current is not None and current.state == "running":
                 await self._cancel(current.task_id or "", REPLACED)
-                await self._look_at_task(trigger, current)
+                await self._check_task(trigger, current)
 
     async def _cancel(self, task_id: str, reason: str) -> None:
         task = await self._store.team_tasks.get(task_id)
@@ -196,12 +196,12 @@ class TriggerFiring:
             await self._fail(trigger, occurrence, reason=error.message)
             await self._service.disable(trigger, error.message)
         except (StoreError, Unavailable, LimitReached):
-            raise  # it is handed in again once the lease is over
+            raise  # it is submitted again once the lease is over
         except DragomanError as error:
             await self._fail(trigger, occurrence, reason=error.message)
         else:
-            look_at = self._triggers.now() + LOOK_INTERVAL
-            changes = {"state": "running", "task_id": task.id, "next_at": look_at}
+            check_at = self._triggers.now() + CHECK_INTERVAL
+            changes = {"state": "running", "task_id": task.id, "next_at": check_at}
             if not await self._triggers.change(occurrence, **changes):
                 await self._give_up_task(occurrence, task)
 
@@ -212,7 +212,7 @@ class TriggerFiring:
             await self._cancel(task.id, REPLACED)
 
     async def _identity(self, trigger: TriggerRecord) -> Identity:
-        """Return whose rights a trigger's tasks have. Raises Unauthorized, Forbidden."""
+        """Return the identity whose rights a trigger's tasks have. Raises Unauthorized, Forbidden."""
         if trigger.key_id is None:
             return Identity(owner=trigger.owner)
         key = await self._store.keys.get(trigger.key_id)
@@ -237,10 +237,10 @@ class TriggerFiring:
         input = {"id": trigger.id, "name": trigger.name, "occurrence": occurrence.key}
         reason = "A task of this trigger runs already. Begin another one?"
         approval = await self._service.request(RUN_ANYWAY, input, trigger=trigger, reason=reason)
-        look_at = self._triggers.now() + LOOK_INTERVAL
-        await self._triggers.change(occurrence, approval_id=approval.id, next_at=look_at)
+        check_at = self._triggers.now() + CHECK_INTERVAL
+        await self._triggers.change(occurrence, approval_id=approval.id, next_at=check_at)
 
-    async def _look_at_approval(self, trigger: TriggerRecord, occurrence: TriggerOccurrence) -> None:
+    async def _check_approval(self, trigger: TriggerRecord, occurrence: TriggerOccurrence) -> None:
         if occurrence.approval_id is None:  # the host ended before it could ask
             await self._ask(trigger, occurrence)
             return
@@ -248,7 +248,7 @@ class TriggerFiring:
         now = self._triggers.now()
         match approval.status:
             case "pending":
-                await self._triggers.change(occurrence, next_at=now + LOOK_INTERVAL)
+                await self._triggers.change(occurrence, next_at=now + CHECK_INTERVAL)
             case "approved" | "used":
                 await self._decide(trigger, occurrence, policy="allow")
             case _:
@@ -265,15 +265,15 @@ class TriggerFiring:
             trigger = await self._triggers.get(occurrence.trigger_id)
             await self._settle(trigger, occurrence, task=task)
 
-    async def _look_at_task(self, trigger: TriggerRecord, occurrence: TriggerOccurrence) -> None:
+    async def _check_task(self, trigger: TriggerRecord, occurrence: TriggerOccurrence) -> None:
         task = await self._store.team_tasks.get(occurrence.task_id or "")
         if task is None:
             await self._fail(trigger, occurrence, reason="its task was deleted")
         elif not task.is_active:
             await self._settle(trigger, occurrence, task=task)
         else:
-            look_at = self._triggers.now() + LOOK_INTERVAL
-            await self._triggers.change(occurrence, next_at=look_at)
+            check_at = self._triggers.now() + CHECK_INTERVAL
+            await self._triggers.change(occurrence, next_at=check_at)
             await self._check_tokens(trigger, occurrence, task=task)
 
     async def _check_tokens(
@@ -289,7 +289,7 @@ class TriggerFiring:
             await self._cancel(task.id, f"the window has used its {limits.tokens} tokens")
 
     async def _usage(self, task: TeamTask) -> tuple[int | None, float | None]:
-        """Return the tokens and the cost of a task and all below it so far; None for what is not known."""
+        """Return the tokens and the cost of a task and all below it so far; None if unknown."""
         totals = await self._store.usage.task_totals(task.id)
         counted = [
             each for each in (totals.tokens.input_tokens, totals.tokens.output_tokens) if each is not None
@@ -298,11 +298,9 @@ class TriggerFiring:
 
     async def _settle(self, trigger: TriggerRecord, occurrence: TriggerOccurrence, *, task: TeamTask) -> None:
         definition = read_definition(trigger)
-        if occurrence.window is not None and await self._is_stopping(
-            task
-        ):  # what it has cost is not known yet
-            look_at = self._triggers.now() + LOOK_INTERVAL
-            await self._triggers.change(occurrence, next_at=look_at)
+        if occurrence.window is not None and await self._is_stopping(task):  # its cost is not known yet
+            check_at = self._triggers.now() + CHECK_INTERVAL
+            await self._triggers.change(occurrence, next_at=check_at)
             return
         await self._write_usage()
         tokens, cost = await self._usage(task)
@@ -366,7 +364,7 @@ class TriggerFiring:
 def make_delivery(
     trigger: TriggerRecord, definition: TriggerDefinition, *, task: TeamTask, now: float
 ) -> Delivery:
-    """Return where the result of a task goes to: a webhook, the session of the trigger, or nowhere."""
+    """Return where the result of a task is delivered: a webhook, the trigger's session, or nowhere."""
     match definition.fields.deliver:
         case "none":
             return None

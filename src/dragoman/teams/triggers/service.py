@@ -56,7 +56,7 @@ class TriggerSettings(msgspec.Struct, frozen=True):
 
 
 class NewTrigger(msgspec.Struct, frozen=True, kw_only=True):
-    """A trigger to create: of which team, by what name, and what it is."""
+    """A trigger to create: its team, its name and its definition."""
 
     team: str
     name: str
@@ -74,7 +74,7 @@ class TriggerService:
         self.teams = teams
         self.settings = settings or TriggerSettings()
         self.wake: Callable[[], None] = do_nothing
-        """Called when an occurrence was inserted: the timer looks after it."""
+        """Called when an occurrence was inserted, for the timer to handle it."""
         self.on_change: Callable[[], None] = do_nothing
 
     # ---- reading
@@ -127,7 +127,9 @@ class TriggerService:
         convert(wanted.name, Name, where="name")
         self.check_subagent(team, wanted.definition)
         definition, now = wanted.definition, self.triggers.now()
-        session = definition.fields.session
+        session, session_id = definition.fields.session, wanted.session_id
+        if session is not None:
+            session_id = hub_session_id(session, owner=identity.owner)
         record = TriggerRecord(
             id=new_id("trg"),
             owner=identity.owner,
@@ -138,9 +140,7 @@ class TriggerService:
             body=definition.body,
             hash=definition.hash,
             secret=webhook_secret(definition, wanted.secret),
-            session_id=wanted.session_id
-            if session is None
-            else hub_session_id(session, owner=identity.owner),
+            session_id=session_id,
             created_at=now,
             updated_at=now,
         )
@@ -151,7 +151,7 @@ class TriggerService:
         return record
 
     async def ask_to_activate(self, trigger: TriggerRecord, *, agent: str) -> TriggerRecord:
-        """Ask a person to activate a pending trigger, unless somebody is asked; return it as it is then."""
+        """Request activation of a pending trigger, unless that is requested already; return the trigger."""
         if trigger.state != "pending" or trigger.approval_id is not None:
             return trigger
         approval = await self.request_approval(trigger, agent=agent)
@@ -208,7 +208,7 @@ class TriggerService:
         return await self.triggers.get(trigger.id)
 
     async def enable(self, trigger: TriggerRecord, *, by: Identity) -> TriggerRecord:
-        """Activate a trigger as it is now. A trigger of a file gets the identity of who activates it.
+        """Activate a trigger as it is now. One of a file gets the identity of the person who activates it.
 
         The session that it names is made if it is not there. Raises Conflict when it was changed meanwhile.
         """
@@ -220,7 +220,7 @@ class TriggerService:
             changes["session_id"] = hub_session_id(definition.fields.session, owner=owner)
             await self._make_session(definition.fields.session, owner=owner)
         changes["approval_id"] = None
-        if trigger.state != "active":  # of an active one, what is due and not fired yet is not left out
+        if trigger.state != "active":  # an active one keeps its progress, so that due occurrences still fire
             is_message = trigger.type in MESSAGE_TYPES  # messages from now on
             changes["progress"] = str(await self.store.events.last_position()) if is_message else None
             changes["next_at"] = next_time(definition, self.triggers.now())
@@ -236,14 +236,14 @@ class TriggerService:
             await self.store.session_deletion.make_room(session.id, create)
 
     async def disable(self, trigger: TriggerRecord, reason: str | None = None) -> TriggerRecord:
-        """Let a trigger fire no more, until it is enabled. Its running tasks continue."""
+        """Stop a trigger from firing until it is enabled again. Its running tasks continue."""
         state = "pending" if trigger.state == "pending" else "disabled"
         await self.triggers.update(trigger.id, state=state, reason=reason, next_at=None)
         self.on_change()
         return await self.triggers.get(trigger.id)
 
     async def disable_all(self, team: str) -> None:
-        """Disable the triggers of a team that is removed, so that a later one of its name gets no tasks."""
+        """Disable the triggers of a removed team, so that a later team of its name gets no tasks."""
         for each in await self.triggers.list(team=team, limit=MAX_OF_TEAM):
             await self.disable(each, "its team was removed")
 
@@ -327,7 +327,7 @@ class TriggerService:
         return waiting
 
     async def _apply_approval(self, trigger: TriggerRecord) -> bool:
-        """Do what was answered about one trigger; return whether the answer is still to come."""
+        """Apply the answer about one trigger; return whether it is still pending."""
         approval = await self.store.approvals.get(trigger.approval_id or "")
         match approval.status:
             case "pending":
@@ -343,7 +343,7 @@ class TriggerService:
 
 
 def do_nothing() -> None:
-    """Nobody has to know of a change."""
+    """Do nothing: the default listener."""
 
 
 def read_definition(trigger: TriggerRecord) -> TriggerDefinition:

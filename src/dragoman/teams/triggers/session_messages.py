@@ -1,8 +1,8 @@
 """Messages that fire triggers: those that people send to sessions, also from channels.
 
-What a task wrote never counts: neither the messages of its own session nor its result in another one, so that
-no trigger can cause itself. Events of the hub's log tell of messages; how far they were read is stored, so
-that a hub that was down reads on.
+Messages of tasks never count: neither those of a task's own session nor its result in another one, so that no
+trigger can cause itself. Messages are found by the events in the hub's log. The position in the log is
+stored, so that a hub that was down continues there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from dragoman.teams.triggers.occurrence_input import MAX_INPUT, MAX_LABEL, occur
 from dragoman.teams.triggers.service import MESSAGE_TYPES, TriggerService, read_definition
 
 log = logging.getLogger(__name__)
-REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers that another host has changed
+REFRESH_INTERVAL = 30.0  # seconds between two reads of the triggers, which other hosts may change
 RETRY_INTERVAL = 1.0
-SAVED_EVERY = 200  # messages between two savings of how far they were read
-COST = 8  # bytes that are decoded in the time in which one character is normalized
+SAVED_EVERY = 200  # messages between two updates of the stored position
+COST = 8  # normalizing a character takes as long as decoding this many bytes
 
 
 class MessageWatcher:
@@ -154,7 +154,7 @@ def shorten_label(value: object) -> str | None:
 
 
 def is_ahead(event: HubEvent, trigger: TriggerRecord) -> bool:
-    """Return whether a message came after the trigger was activated, or read on."""
+    """Return whether a message came after the stored position of the trigger."""
     return event.position is None or event.position > EventPosition.parse(trigger.progress or "0")
 
 
@@ -164,7 +164,7 @@ def is_result(message: Message) -> bool:
 
 
 def matches(config: MessageConfig, message: Message, *, session: str, words: str) -> bool:
-    """Return whether a message of these normalized words is one that a trigger waits for."""
+    """Return whether a message with these normalized words matches the configuration of a trigger."""
     if not any(fnmatchcase(session, pattern) for pattern in config.sessions):
         return False
     return matches_channel(config, message) and matches_keywords(config, words)

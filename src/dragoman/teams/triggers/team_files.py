@@ -1,7 +1,7 @@
 """Triggers that people write: `triggers:` in `team.yaml`, and `triggers/NAME.yaml` in the folder of a team.
 
-The files say what a trigger is, the database what became of it. A trigger that is new there, or has changed,
-is pending: a person activates what it says now. One that no file has any more is disabled.
+The files define a trigger, the database has its state. A trigger that is new in the files, or has changed, is
+pending until a person activates its present definition. One that no file has any more is disabled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_FROM_FILES = 10_000
 
 
 class TriggerFiles:
-    """Keeps the stored triggers of files as the files are."""
+    """Updates the stored triggers of files when the files change."""
 
     def __init__(self, service: TriggerService) -> None:
         self._service = service
@@ -40,7 +40,7 @@ class TriggerFiles:
         self._changed.set()
 
     async def run(self) -> None:
-        """Do what the files say, at the start and after each change, until cancelled."""
+        """Apply the files at the start and after each change, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -52,7 +52,7 @@ class TriggerFiles:
                 await asyncio.sleep(RETRY_INTERVAL)
 
     async def apply(self) -> None:
-        """Make the stored triggers of files what the files say. Raises StoreError, Unavailable."""
+        """Update the stored triggers to what the files say. Raises StoreError, Unavailable."""
         wanted = dict(self._definitions())
         stored = await self._triggers.list_of_files()
         existing = {(each.team, each.name): each for each in stored}

@@ -1,9 +1,9 @@
 """The timer of all triggers: one per hub, however many there are. It sleeps until the next one is due.
 
 Every host of a database has one. Two that fire at once insert the same occurrence, and one of them wins. The
-timer looks at least every `MAX_SLEEP`, since the clock may have been set, and another host may have changed
-what is due. When the clock was set back, what is due next is computed again: what fired already is not fired
-again, because its occurrence is there.
+timer wakes at least every `MAX_SLEEP`, since the clock may have been set, and another host may have changed
+what is due. When the clock was set back, due times are computed again; what has fired already does not fire
+again, because its occurrence exists.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from dragoman.teams.triggers.service import (
 log = logging.getLogger(__name__)
 MAX_SLEEP = 30.0  # seconds
 RETRY_INTERVAL = 1.0  # seconds after the database was down
-APPROVAL_INTERVAL = 2.0  # seconds between two looks for approvals that were answered elsewhere
+APPROVAL_INTERVAL = 2.0  # seconds between two polls for approvals that were answered at other hosts
 CLOCK_TOLERANCE = 2.0  # seconds by which the clock may be set back unnoticed
 PURGE_INTERVAL = 86_400.0
-RETENTION = 90 * 86_400.0  # seconds for which an occurrence is known
-AT_ONCE = 100  # triggers or occurrences of one look
-OCCURRENCE_SIZE = 1_000  # bytes that computing an occurrence takes as much time as
+RETENTION = 90 * 86_400.0  # seconds for which an occurrence is stored
+AT_ONCE = 100  # triggers or occurrences in one tick
+OCCURRENCE_SIZE = 1_000  # computing an occurrence takes as long as decoding this many bytes
 
 
 class TriggerTimer:
-    """Fires what is due, and looks after what was fired."""
+    """Fires due triggers, and takes their occurrences through their lifecycle."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TriggerTimer:
         self._ended: deque[TeamTask] = deque(maxlen=1_000)
 
     def wake(self) -> None:
-        """Look for what is due now."""
+        """Run a tick now."""
         self._woken.set()
 
     def approvals_may_wait(self) -> None:
@@ -131,7 +131,7 @@ class TriggerTimer:
                     await self._triggers.update(trigger.id, next_at=expected)
 
     def _clock_was_set_back(self) -> bool:
-        """Return whether the clock was set back since the last look; also at the first one."""
+        """Return whether the clock was set back since the last tick; True at the first one."""
         offset, last = self._triggers.now() - self._monotonic(), self._clock_offset
         self._clock_offset = offset
         return last is None or offset < last - CLOCK_TOLERANCE
@@ -197,7 +197,7 @@ class TriggerTimer:
         limits = period_limits(read_definition(trigger))
         fired = await self._triggers.fire(trigger, occurrences, limits=limits, next_at=next_at)
         if any(each.state == "skipped" for each in fired):
-            # What is spent is spent: the next tick that can begin is in the next window.
+            # The window's limits are used up, so the next tick that can begin is in the next window.
             await self._triggers.update(trigger.id, next_at=next_window_start(config, now))
 
     def _occurrence(

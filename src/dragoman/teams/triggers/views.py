@@ -1,4 +1,4 @@
-"""Triggers and occurrences as JSON, as the API and the operations show them. Secrets are never in it."""
+"""Triggers and occurrences as JSON for the API and the operations, without secrets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trigger_to_json(trigger: TriggerRecord) -> dict[str, Any]:
 
 
 def occurrence_to_json(occurrence: TriggerOccurrence) -> dict[str, Any]:
-    """Return what a trigger fired."""
+    """Return an occurrence as JSON."""
     body: dict[str, Any] = {
         "trigger": occurrence.trigger_id,
         "occurrence": occurrence.key,

@@ -1,4 +1,4 @@
-"""The secrets that a team's calls use: read from its vault once a run, and sealed in what calls give back."""
+"""The secrets that a team's calls use: read from its vault once a run, and sealed in the calls' results."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class TeamSecrets:
         self._vault = vault
         self._teams = teams
         self._logged = logged
+        self._version = 0
+        """Increases with each change of a vault."""
         self._by_run: OrderedDict[tuple[VaultKey, str | None], CallSecrets] = OrderedDict()
         self._by_vault: OrderedDict[VaultKey, tuple[Sequence[VaultEntry], CallSecrets]] = OrderedDict()
 
@@ -41,12 +43,16 @@ class TeamSecrets:
         Raises ConfigError and StoreError: then nothing could be sealed, so no call may run.
         """
         key = (team, owner)
-        found = self._by_run.get((key, run_id)) if run_id is not None else None
-        if found is None:
-            found = self._by_run[key, run_id] = await self._read(key)
+        cached = self._by_run.get((key, run_id)) if run_id is not None else None
+        if cached is not None:
+            return cached
+        version = self._version
+        secrets = await self._read(key)
+        if version == self._version:  # otherwise a vault has changed since, maybe this one
+            self._by_run[key, run_id] = secrets
             if len(self._by_run) > MAX_CACHED:
                 self._by_run.popitem(last=False)
-        return found
+        return secrets
 
     async def guard_file(self, text: str, context: Context) -> None:
         """Raise Forbidden for a text with a secret of the caller's team, before it is written to a file."""
@@ -58,7 +64,8 @@ class TeamSecrets:
             )
 
     def forget(self) -> None:
-        """Read all vaults again: one has changed."""
+        """Read all vaults again, because one has changed."""
+        self._version += 1
         self._by_run.clear()
 
     async def _read(self, key: VaultKey) -> CallSecrets:

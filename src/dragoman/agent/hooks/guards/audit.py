@@ -44,9 +44,7 @@ class AuditLog:
         self._lock = threading.Lock()
 
     def hooks(self) -> Hooks:
-        """Return hooks that watch calls and the ends of runs. They see what ran and what the model was
-        told.
-        """
+        """Return hooks that watch calls and the ends of runs: what ran, and what the model saw."""
         return (
             Hooks()
             .on("pre_tool_use", self._log_call, name="audit_log", watches=True)

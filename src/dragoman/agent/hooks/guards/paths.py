@@ -35,10 +35,8 @@ def path_guard(
     """Return a `pre_tool_use` hook that blocks calls with a path outside of `roots`.
 
     With `names`, only the arguments of these names are paths, at any depth; without, all arguments with a
-    name
-    like `path` and all texts that look like a path, except the arguments in `ignore`. A relative path
-    starts in
-    `base`, by default the first root. Raises ConfigError without a root.
+    name like `path` and all texts that look like a path, except the arguments in `ignore`. A relative path
+    starts in `base`, by default the first root. Raises ConfigError without a root.
     """
     if not roots:
         raise ConfigError("path_guard needs at least one folder in `roots`")

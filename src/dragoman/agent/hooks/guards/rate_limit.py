@@ -21,8 +21,7 @@ def rate_limit(
     """Return a `pre_tool_use` hook that blocks calls above a rate like `60/minute`.
 
     `per` names what is counted separately; empty counts all calls together. Without a session the run
-    counts,
-    else the owner. Blocked calls do not count. Counters live in this process. Raises ConfigError.
+    counts, else the owner. Blocked calls do not count. Counters live in this process. Raises ConfigError.
     """
     allowed = Rate.parse(rate) if isinstance(rate, str) else rate
     unknown = set(per) - {"tool", "session", "owner"}

@@ -117,8 +117,7 @@ MASK = "[secret]"
 class SecretScan:
     """Finds secrets in JSON values: `existing` ones, keys of known forms, and with `entropy` random words.
 
-    With `fields`, the value of a field named like a secret (`password`) is one too. `patterns` are names
-    of
+    With `fields`, the value of a field named like a secret (`password`) is one too. `patterns` are names of
     patterns that are redacted along with secrets; see `redact`.
     """
 
