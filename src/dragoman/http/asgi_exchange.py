@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
 
 
+PRIVATE_JSON = {"content-type": "application/json", "cache-control": "no-store"}
 RESPONSE_HEADERS = "dragoman.response_headers"  # in a scope: headers of the response, such as those of CORS
 CountReceiving: TypeAlias = Callable[[Identity], AbstractContextManager[object]]
 WHOLE_RESPONSE = "dragoman.response"
@@ -219,11 +220,14 @@ class Exchange:
     async def respond(
         self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Send a whole response: a value as JSON, bytes as they are, None as an empty body."""
+        """Send a whole response: a value as JSON, bytes as they are, None as an empty body.
+
+        A body without a `content-type` is JSON, and is not stored by caches unless its headers allow it.
+        """
         payload = body if isinstance(body, bytes) else b"" if body is None else await encode_response(body)
         fields = dict(headers or ())
         if payload and "content-type" not in fields:
-            fields["content-type"] = "application/json"
+            fields = {**PRIVATE_JSON, **fields}
         if self._send_whole is self.send:  # which nobody has replaced, to see the parts
             self.response_started = True
             whole = {"status": status, "headers": self._response_fields(fields), "body": payload}

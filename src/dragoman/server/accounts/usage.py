@@ -21,6 +21,7 @@ from dragoman.store.store import Store
 CSV_HEADERS = {
     "content-type": "text/csv; charset=utf-8",
     "content-disposition": 'attachment; filename="usage.csv"',
+    "cache-control": "no-store",
 }
 
 

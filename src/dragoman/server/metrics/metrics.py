@@ -146,7 +146,8 @@ class Metrics:
         """Respond with all metrics in the format that the scraper accepts."""
         accept = exchange.headers.get("accept", "")
         body, content_type = await asyncio.to_thread(_expose, self.read(), accept, host=self.sources.host)
-        await exchange.respond(200, body, headers={"content-type": content_type})
+        headers = {"content-type": content_type, "cache-control": "no-store"}
+        await exchange.respond(200, body, headers=headers)
 
     def read(self) -> list[MetricReading]:
         """Return all readings."""

@@ -163,7 +163,7 @@ class SessionHandlers:
         count = b"" if earlier is None else b',"earlierMessages":%d' % earlier
         queued = b',"queued":%b' % msgspec.json.encode(queue_to_json(waiting)) if waiting else b""
         body = b'{"messages":%b%b%b}' % (encoded, count, queued)
-        await exchange.respond(200, body, headers={"content-type": "application/json"})
+        await exchange.respond(200, body)
 
     async def _read_messages(
         self, session: Session, query: Mapping[str, str]

@@ -16,7 +16,6 @@ from dragoman.json_decoding import parse_digits
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.server.gateway.handlers import Gateway
-from dragoman.server.gateway.request import JSON_HEADERS
 from dragoman.server.gateway.responses.agents import PREFIX, AgentRequested, AgentResponses, require_model
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
 from dragoman.server.gateway.responses.compaction import CompactionHandler, ConversationTooLong
@@ -135,7 +134,7 @@ class ResponseHandlers:
         if streams:
             await self._follow(exchange, response.id, after=-1)
         else:
-            await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
+            await exchange.respond(200, response.body.encode())
 
     async def _serve_in_background(self, exchange: Exchange, *, creation: ResponseCreation) -> None:
         try:
@@ -161,7 +160,7 @@ class ResponseHandlers:
     async def cancel(self, exchange: Exchange) -> None:
         """End a response that is made in the background."""
         response = await self.background.cancel(exchange.path_params["id"], owner=exchange.identity.owner)
-        await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
+        await exchange.respond(200, response.body.encode())
 
     async def _warm_up(self, exchange: Exchange, creation: ResponseCreation) -> None:
         """Check a request, and remember its items for the next one."""
@@ -182,7 +181,7 @@ class ResponseHandlers:
         id, query = exchange.path_params["id"], exchange.query
         response = await self.background.get(id, owner=exchange.identity.owner)
         if query.get("stream") != "true":
-            await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
+            await exchange.respond(200, response.body.encode())
             return
         wanted = query.get("starting_after", "-1")
         after = -1 if wanted == "-1" else parse_digits(wanted)
