@@ -133,7 +133,7 @@ async def test_the_last_text_is_the_json_alone_whatever_the_model_said_around_it
     [
         ({"type": "objekt"}, "agents.default.output: The schema is not a valid JSON Schema"),
         ("nowhere.json", "agents.default.output: cannot read 'nowhere.json'"),
-        (str(OWN), "holds no JSON Schema"),
+        (str(OWN), "does not contain a JSON Schema"),
     ],
 )
 async def test_an_invalid_schema_is_reported_at_the_start(output: Any, why: str, tmp_path: Path) -> None:

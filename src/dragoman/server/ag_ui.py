@@ -1,8 +1,8 @@
 """HTTP handlers of AG-UI: `POST /agui/{agent}` is a chat request in another dialect.
 
-A thread is a session of the key's owner, or one that is shared with it. What a client says of its history is
-not trusted: its results of front-end tools and its answers to interrupts count only for what waits in the
-hub's record.
+A thread is a session of the key's owner, or one that is shared with it. The history that a client sends is
+not trusted: its results of front-end tools and its answers to interrupts count only for calls and requests
+that wait in the hub's own record.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def last_block(ids: Iterable[str], message_id: str) -> int:
 
 
 def choose_action(request: AgUiRequest, stored: Sequence[Message], *, client_tools: set[str]) -> ChatAction:
-    """Return what a request asks for: that the last answer continues, or an answer to the last user message.
+    """Return the action of a request: continue the last answer, or answer the last user message.
 
     Raises Conflict when it answers something that was not asked, BadRequest.
     """
@@ -181,7 +181,7 @@ def continue_answer(
 
 
 def unknown_interrupt(interrupt: InterruptAnswer) -> Conflict:
-    """Return the error of an answer to something that was not asked."""
+    """Return the error of an answer to an unknown interrupt."""
     text = f"there is no interrupt {interrupt.interrupt_id!r:.100} in the last answer of this thread"
     return Conflict(text, hint="reload the thread")
 

@@ -79,7 +79,7 @@ class A2aSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class A2aServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the handlers need of the hub."""
+    """The services of the hub that the handlers use."""
 
     runs: RunRegistry
     store: Store
@@ -118,7 +118,7 @@ class A2aHandlers:
     # ---- cards ------------------------------------------------------------------------------------------
 
     async def card(self, exchange: Exchange) -> None:
-        """Return the card of an agent: of a public one to everybody, of others to those with a key."""
+        """Respond with the card of an agent: anybody may read a public agent's, others need a key."""
         agent = exchange.path_params.get("agent", "default")
         if agent not in self._settings.agents:
             exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
@@ -127,7 +127,7 @@ class A2aHandlers:
         await exchange.respond(200, self._card(exchange, agent), headers=headers)
 
     async def extended_card(self, exchange: Exchange) -> None:
-        """Return the card of an agent with the namespaces of the operations that it is shown."""
+        """Respond with the card of an agent, with the namespaces of its operations."""
         check_version(requested_version(exchange))
         await exchange.respond(200, self._card(exchange, self._agent_name(exchange), is_extended=True))
 
@@ -151,7 +151,7 @@ class A2aHandlers:
     # ---- JSON-RPC ---------------------------------------------------------------------------------------
 
     async def rpc(self, exchange: Exchange) -> None:
-        """Answer one JSON-RPC request; errors are answers with the status 200."""
+        """Answer one JSON-RPC request; its errors are responses with status 200."""
         request = JsonRpcRequest(method="")
         try:
             raw = await exchange.read_body(self._settings.body)
@@ -160,7 +160,7 @@ class A2aHandlers:
             await self._answer_rpc(exchange, request)
         except DragomanError as error:
             if exchange.response_started or isinstance(error, Unauthorized | Forbidden):
-                raise  # who may do what is said by HTTP
+                raise  # authentication and authorization use HTTP's own statuses
             await exchange.respond(200, {"jsonrpc": "2.0", "id": request.id, "error": rpc_error(error)})
 
     async def _answer_rpc(self, exchange: Exchange, request: JsonRpcRequest) -> None:
@@ -311,7 +311,7 @@ class A2aHandlers:
         return await service.find(begun.task.id)
 
     def _track(self, exchange: Exchange, begun: BegunTask | WaitingTask) -> AbstractContextManager[None]:
-        """Let the exchange end when its caller may no longer read the session of a task."""
+        """End the exchange when its caller may no longer read the session of a task."""
         row = begun.queued if isinstance(begun, WaitingTask) else begun.task.run
         return self._access.track_id(row.session_id, exchange)
 
@@ -345,7 +345,7 @@ class A2aHandlers:
         history_length: int | None = None,
         is_new: bool = True,
     ) -> None:
-        """Send a task, if it is new as submitted, and its run from the start; at once if it has ended."""
+        """Send a task, as submitted if it is new, and its run from the start; or the whole ended task."""
         if isinstance(begun, WaitingTask) and begun.state not in TERMINAL_STATES:
             written = write_task(begun, history_length=history_length)
             first = envelope.frame(StreamItem(task=written))
@@ -493,7 +493,7 @@ def requested_version(exchange: Exchange) -> str:
 
 
 async def send_rest_error(exchange: Exchange, error: DragomanError) -> None:
-    """Respond with an error as A2A's REST clients know it."""
+    """Respond with an error in the format of A2A's REST binding."""
     if exchange.response_started or error.status == 401:
         await send_error(exchange, error)
         return

@@ -1,8 +1,8 @@
 """Push notifications: the state of a task is posted to a URL of its client when a run of it has ended.
 
-Somebody else chooses these URLs, so they lead to public addresses only, checked at each request, and
-redirects are not followed. What is to be posted is found in the database: nothing is lost when the hub stops,
-and of several hosts one posts it.
+Clients choose these URLs, so they may lead to public addresses only, checked at each request, and redirects
+are not followed. Due notifications are found in the database, so nothing is lost when the hub stops, and one
+of several hosts posts each.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dragoman.wire.a2a.client_request import PushConfigParams
 from dragoman.wire.a2a.types import TERMINAL_STATES, StreamItem
 
 log = logging.getLogger(__name__)
-POLL_INTERVAL = 2.0  # seconds between two looks for what is to be posted
-PER_LOOK = 5  # deliveries of an owner that begin at a look
+POLL_INTERVAL = 2.0  # seconds between two polls for due notifications
+PER_POLL = 5  # deliveries of one owner that begin at each poll
 MAX_ATTEMPTS = 8
 MAX_WAIT = 300.0  # seconds between two attempts
 MAX_BODY = 1_000_000  # bytes; a larger task is posted without its artifacts
@@ -70,7 +70,7 @@ class PushConfigs:
     ) -> dict[str, Any]:
         """Store a configuration for a task. Raises BadRequest for its URL; A2aError.
 
-        `begun_at` is when the run began that came with it: its end is posted, also when it has ended already.
+        `begun_at` is the start of the run whose request had it: its end is posted even if that is past.
         """
         if begun_at is None and task.state in TERMINAL_STATES:
             raise A2aError(f"task {task.id!r} has ended", "UNSUPPORTED_OPERATION")
@@ -140,7 +140,7 @@ class PushNotifier:
         self._secret = settings.secret
 
     async def run(self) -> None:
-        """Look for what is to be posted every `POLL_INTERVAL` seconds."""
+        """Start due deliveries every `POLL_INTERVAL` seconds, until cancelled."""
         pool = DeliveryPool()
         try:
             while True:
@@ -153,7 +153,7 @@ class PushNotifier:
     async def _start_due(self, pool: DeliveryPool) -> None:
         try:
             due = await self._store.push_configs.take_due(
-                limit=pool.room, per_owner=PER_LOOK, admits=pool.has_room
+                limit=pool.room, per_owner=PER_POLL, admits=pool.has_room
             )
         except (StoreError, Unavailable) as error:
             log.warning("push notifications wait: %s", error.message)
@@ -167,7 +167,7 @@ class PushNotifier:
             task = await self._find(config)
             if task is None:
                 log.info(
-                    "push notification %s of %s: its owner sees the task no more", config.id, config.task_id
+                    "push notification %s of %s: its owner cannot see the task", config.id, config.task_id
                 )
                 await self._store.push_configs.delete(config.task_id, config.id)
                 return
@@ -218,7 +218,7 @@ class PushNotifier:
 
 
 def write_body(task: TaskRecord) -> bytes:
-    """Return what is posted of a task."""
+    """Return the body that is posted for a task."""
     body = msgspec.json.encode(StreamItem(task=write_task(task, history_length=0)))
     if len(body) <= MAX_BODY:
         return body
@@ -236,12 +236,12 @@ def receiver_headers(params: PushConfigParams) -> dict[str, str]:
 
 
 def read_config(config: PushConfig) -> PushConfigParams:
-    """Return what is in a stored configuration."""
+    """Return the parameters in a stored configuration."""
     return msgspec.json.decode(config.body, type=PushConfigParams)
 
 
 def write_config(params: PushConfigParams) -> dict[str, Any]:
-    """Return a configuration as its client gets it: without what authenticates the hub."""
+    """Return a configuration as its client gets it, without token and credentials."""
     body: dict[str, Any] = {"taskId": params.task_id, "id": params.id, "url": params.url}
     if params.authentication is not None and params.authentication.scheme:
         body["authentication"] = {"scheme": params.authentication.scheme}

@@ -58,7 +58,7 @@ ENDS: Mapping[RunStatus, TaskState] = {
     "finished": "TASK_STATE_COMPLETED",
 }
 """The state of a task by how its last run ended, unless that was with tool calls."""
-PAUSED_STATES = ("TASK_STATE_CANCELED", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE_WORKING")  # with them
+PAUSED_STATES = ("TASK_STATE_CANCELED", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE_WORKING")
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed_at(self) -> float:
-        """When the task came into its state."""
+        """The unix time at which the task entered its state."""
         return self.run.finished_at or self.run.started_at
 
     @property
@@ -127,7 +127,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class TaskService:
-    """The tasks of one agent, for one caller: its owner's are found, and those in sessions shared with it."""
+    """The tasks of one agent that a caller may see: its owner's, and those in sessions shared with it."""
 
     def __init__(
         self, runs: RunRegistry, store: Store, *, agent: str, caller: Identity, decline: Decline
@@ -151,7 +151,7 @@ class TaskService:
         return await self._start(context_id, NewMessage(message))
 
     async def wait_begun(self, task: WaitingTask) -> BegunTask | WaitingTask:
-        """Wait until a task is worked on, or will not be: it was canceled. Raises NotFound, Unavailable."""
+        """Wait until the run of a task begins, or the task is canceled. Raises NotFound, Unavailable."""
         with suppress(Conflict):
             return await self._to_begun(await self._runs.queue.wait_begun(task.queued))
         return await self._require_waiting(task.queued.id)
@@ -187,7 +187,7 @@ class TaskService:
             text = f"task {task_id!r} is being worked on, or is about to be, and takes no message now"
             raise A2aError(text, "UNSUPPORTED_OPERATION", hint="wait for it, or cancel it")
         action = read_inputs(message.parts, task.answer)
-        if action is None:  # it goes on waiting, and its status says for what
+        if action is None:  # it keeps waiting, and its status says for what
             return BegunTask(task, None)
         return await self._start(task.context_id, action)
 
@@ -210,7 +210,7 @@ class TaskService:
     async def find(self, id: str, *, role: SessionRole = "read") -> TaskRecord:
         """Return a task that the caller may use in this role.
 
-        Raises A2aError, the same for a task that the caller may not see, or another agent's, as for none;
+        Raises A2aError, also for a task of another agent, and for one that the caller may not see;
         Forbidden when the caller has a lesser role.
         """
         try:
@@ -285,7 +285,7 @@ class TaskService:
     async def count(self, context_id: str | None, *, state: str = "", since: float = 0.0) -> int:
         """Return how many tasks there are in this state, if one is named, and changed since then.
 
-        Of those that may wait for somebody, the newest 500 are looked at.
+        Of those that may wait for a person, only the newest 500 are checked.
         """
         scope = self._scope(await self._session_id(context_id))
         if not state and not since:
@@ -304,7 +304,7 @@ class TaskService:
         return total
 
     def _scope(self, session_id: str | None) -> Mapping[str, Any]:
-        """Return whose tasks are listed: everybody's in a session, else the caller's own."""
+        """Return the filter of a list: everybody's tasks in a session, otherwise the caller's own."""
         owner = self._caller.owner if session_id is None else None
         return {"owner": owner, "agent": self._agent, "session_id": session_id}
 
@@ -325,14 +325,14 @@ class TaskService:
     async def _require_session(self, session_id: str, id: str, *, role: SessionRole) -> None:
         """Raise NotFound unless the caller may use the session of a task, also of one that it began itself.
 
-        Whoever lost their grant in a session hears of it no more. Raises Forbidden for a lesser role.
+        A caller who lost a grant sees nothing of the session. Raises Forbidden for a lesser role.
         """
         sessions = self._store.sessions
         if await sessions.get_accessible(session_id, caller=self._caller, role=role) is None:
             raise NotFound(f"there is no task {id!r}")
 
     async def _first_run(self, row: RunRecord) -> RunRecord:
-        """Return the first run of the answer that a run is about."""
+        """Return the first run of the answer that a run belongs to."""
         if not row.settled_parts and row.crashes == 0:
             return row
         runs = await self._store.runs.list(row.session_id)

@@ -1,4 +1,4 @@
-"""HTTP handler of budgets: the limits of keys and owners, what of them is spent, and when they begin anew."""
+"""HTTP handler of budgets: the limits of keys and owners, what is spent of them, and when they reset."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BudgetHandlers:
         self._clock = clock
 
     async def list(self, exchange: Exchange) -> None:
-        """List what has limits, with its budgets; the one that is used most comes first."""
+        """List the keys and owners with limits and their budgets; the most used one comes first."""
         now, visible = self._clock(), visible_owner(exchange.identity)
         valid = [key for key in await self._store.keys.list() if key.is_valid(now)]
         keys = [key for key in valid if is_visible(key.owner, to=visible)]

@@ -1,8 +1,8 @@
 """Ends the work of keys that are no longer valid, also when another process revoked them.
 
 A key is checked when a request begins; this is the check for everything that lasts: runs, streams, operation
-calls, MCP sessions, spokes. `dragoman keys` writes to the database from its own process, so the hub asks
-the database, and only about keys that have work in progress.
+calls, MCP sessions, spokes. `dragoman keys` writes to the database from its own process, so the hub queries
+the database, and only for keys that have work in progress.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dragoman.usage_limits import Limits
 log = logging.getLogger(__name__)
 MAX_BODY = 65_536
 MAX_NAME = 200  # characters of an owner or a label
-BLANK = "\u2800"  # Braille without dots is printable, but no space
+BLANK = "\u2800"  # Braille without dots: printable and not whitespace, but invisible
 MAX_GRACE = 30 * 86_400.0
 DEFAULT_GRACE = 86_400.0
 FIELDS = ("name", "scopes", "models", "limits", "expires_at")

@@ -1,4 +1,4 @@
-"""The HTTP handler of session tokens: what an app's server gives to the browsers of its users."""
+"""HTTP handlers of session tokens, which an app's server gives to the browsers of its users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TokenBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class TokenHandlers:
     """Handlers of `/api/tokens`. A token is shown once, in the answer that makes it.
 
-    `forget` makes this process check the tokens with some bounds again; other hosts do so in a few seconds.
+    `forget` drops the tokens that match a predicate from this process's cache; other hosts take seconds.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TokenHandlers:
         self._forget = forget
 
     async def create(self, exchange: Exchange) -> None:
-        """Make a token that stands for the caller's key, in one session or in those of a prefix."""
+        """Create a token that acts for the caller's key, in one session or in those of a prefix."""
         caller = exchange.identity
         require_key(caller)
         try:
@@ -116,7 +116,7 @@ def reachable_key(caller: Identity) -> str | None:
 
 
 def parse_cursor(text: str) -> TokenCursor:
-    """Return the place in the list that `?before` names, as `next` of the page before gave it. BadRequest."""
+    """Return the cursor in `?before`, which is `next` of the previous page. Raises BadRequest."""
     moment, _, id = text.partition("_")
     try:
         return float(moment), id
@@ -137,7 +137,7 @@ def owner_of(token: SessionToken) -> str | None:
 
 
 def owner_sessions(owner: str) -> str:
-    """Return how the ids of the sessions of an app's user begin; no two users share one. BadRequest.
+    """Return the prefix of the session ids of an app's user, unique for each user. Raises BadRequest.
 
     Every character but letters, digits and `@._-` is escaped, so that a name cannot contain the separator.
     """
@@ -159,7 +159,7 @@ def bounded_to_owner(body: TokenBody, owner: str) -> TokenBody:
 
 
 def check_sessions(body: TokenBody) -> None:
-    """Check for which sessions a token is, and for how long. BadRequest."""
+    """Check the sessions and the lifetime of a token. Raises BadRequest."""
     if (body.session is None) == (body.prefix is None):
         raise BadRequest("a token is for a `session`, a `prefix` of ids, or an `owner`", field="session")
     id = body.session if body.session is not None else body.prefix or ""

@@ -92,12 +92,12 @@ def context_size_lookup(config: Config) -> Callable[[str, str], int | None]:
     contexts = Contexts(listed)
 
     def size(provider: str, model: str) -> int | None:
-        place = config.providers.get(provider)
+        section = config.providers.get(provider)
         return contexts.find(
             provider,
             model,
-            base_url=None if place is None else place.base_url,
-            type=None if place is None else place.type,
+            base_url=None if section is None else section.base_url,
+            type=None if section is None else section.type,
         )
 
     return size
@@ -121,27 +121,28 @@ def build_one_condition(config: StopConfig, *, path: str) -> Condition:
             )
     if config.use is not None:
         return load_condition(config.use, path=f"{path}.use")
-    made, why = builtin_condition(config), describe_stop(config)
+    condition, why = builtin_condition(config), describe_stop(config)
 
-    def look(so_far: SoFar) -> Halt | None:
-        halt = made.check(so_far)
+    def check(so_far: SoFar) -> Halt | None:
+        halt = condition.check(so_far)
         return None if halt is None else replace(halt, why=why)
 
-    return Condition(look)
+    return Condition(check)
 
 
 def load_condition(reference: str, *, path: str) -> Condition:
     """Load a stop condition that a configuration names. ConfigError."""
-    found = load_function(reference, path=path)
-    if inspect.iscoroutinefunction(found):
+    function = load_function(reference, path=path)
+    if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{path}: {reference} is async; a stop condition is a plain function")
-    says = f"{reference.rpartition(':')[2]} says so"
-    return found if isinstance(found, Condition) else stop_conditions.make_condition(says, found)
+    if isinstance(function, Condition):
+        return function
+    return stop_conditions.make_condition(f"{reference.rpartition(':')[2]} says so", function)
 
 
 def builtin_condition(config: StopConfig) -> Condition:
     """Build a stop condition of the library."""
-    made: dict[str, Callable[[], Condition]] = {
+    builders: dict[str, Callable[[], Condition]] = {
         "tool": lambda: stop_conditions.tool_called(config.tool or ""),
         "text": lambda: stop_conditions.text_matches(re.escape(config.text or "")),
         "matches": lambda: stop_conditions.text_matches(config.matches or ""),
@@ -151,7 +152,7 @@ def builtin_condition(config: StopConfig) -> Condition:
         "time": lambda: stop_conditions.seconds(config.seconds),
         "no_progress": lambda: stop_conditions.no_progress(config.no_progress or 0),
     }
-    return made[config.conditions[0]]()
+    return builders[config.conditions[0]]()
 
 
 def describe_stop(config: StopConfig) -> str:
@@ -198,4 +199,4 @@ def read_schema(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path!r}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path!r} holds no JSON Schema: {error}") from None
+        raise ConfigError(f"{path!r} does not contain a JSON Schema: {error}") from None

@@ -1,4 +1,4 @@
-"""Background jobs of a hub: resuming runs whose approvals were answered elsewhere, and retention."""
+"""Background jobs of a hub: runs whose approvals were answered elsewhere, retention, and leftovers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
-RESTART_INTERVAL = 5.0  # seconds until a job that failed begins again
+RESTART_INTERVAL = 5.0  # seconds until a job that failed is restarted
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
-ANSWER_WINDOW = 60.0  # seconds by which an answer is dated back: a clock is behind, or a commit late
-RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
-MAX_ENDS = 10_000  # requests of each state that are looked after when the clock was set back
-LEFTOVERS_INTERVAL = 60.0  # seconds between two looks for what ended processes have left
-RELEASE_INTERVAL = 60.0  # seconds between two looks for reservations of hosts that are gone
+ANSWER_WINDOW = 60.0  # seconds by which answers overlap between polls: a clock may lag, a commit be late
+RULES_INTERVAL = 5.0  # seconds between two reads of the standing rules, which other processes change
+MAX_ENDS = 10_000  # requests of each state that are tracked after the clock was set back
+LEFTOVERS_INTERVAL = 60.0  # seconds between two searches for files of processes that have ended
+RELEASE_INTERVAL = 60.0  # seconds between two searches for reservations of hosts that are gone
 
 
 BackgroundJob: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -39,7 +39,7 @@ BackgroundJob: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 @contextmanager
 def run_in_background(job: BackgroundJob) -> Iterator[None]:
-    """Run the job while the block runs; cancel it at the end. One that fails is logged, and begins again."""
+    """Run the job while the block runs; cancel it at the end. A job that fails is logged and restarted."""
     task = asyncio.ensure_future(run_again(job))
     try:
         yield
@@ -48,21 +48,21 @@ def run_in_background(job: BackgroundJob) -> Iterator[None]:
 
 
 async def run_again(job: BackgroundJob) -> None:
-    """Run a job; again after an unexpected error, since nobody else does what it does."""
+    """Run a job, and restart it after an unexpected error: without it the hub would miss a function."""
     while True:
         try:
             await job()
         except Exception:
-            log.exception("a background job of the hub failed; it begins again in %g s", RESTART_INTERVAL)
+            log.exception("a background job of the hub failed; it restarts in %g s", RESTART_INTERVAL)
             await asyncio.sleep(RESTART_INTERVAL)
         else:
             return
 
 
 async def release_lost_reservations(store: Store) -> None:
-    """Give back, until cancelled, what hosts have reserved that ended before they could.
+    """Release the reservations of hosts that have ended, every RELEASE_INTERVAL seconds until cancelled.
 
-    A host that is taken over is dealt with at once; this is for one that nobody took over.
+    Those of a host that is taken over are released at once; this is for hosts that nobody took over.
     """
     while store.host_id is not None:
         await asyncio.sleep(RELEASE_INTERVAL)
@@ -71,10 +71,9 @@ async def release_lost_reservations(store: Store) -> None:
 
 
 async def follow_standing_rules(store: Store, standing: StandingRules) -> None:
-    """Keep the standing rules in force as they are stored, until cancelled.
+    """Load the stored standing rules every RULES_INTERVAL seconds and after each signal, until cancelled.
 
-    Rules that a command or another host changes are in force within RULES_INTERVAL; until the first look, and
-    without the database, everything is asked about.
+    Before the first read, and without the database, no standing rule applies, so every call is asked about.
     """
     wakeup = Wakeup()
     store.signals.subscribe("policy", wakeup.wake)
@@ -106,11 +105,11 @@ class RetentionPurge:
 
     @classmethod
     def of(cls, store: Store, periods: RetentionPeriods, *, count: Callable[[str, int], None]) -> Self:
-        """Return that of a hub's store."""
+        """Return the purge of a hub's store."""
         return cls(store.retention, periods, count=count, clock=SettledClock(ahead=store.clock_ahead))
 
     async def run(self) -> None:
-        """Purge until cancelled. While the database is down, a round is left out."""
+        """Purge until cancelled. A round is skipped while the database is down."""
         while True:
             with suppress(StoreError, Unavailable):
                 await self.purge()
@@ -145,15 +144,15 @@ class AnswerReplayer:
             await self._woken.wait()
             self._woken.clear()
             with suppress(StoreError, Unavailable, OSError):
-                await self._store.flush()  # what waited in memory goes first
+                await self._store.flush()  # writes that wait in memory go first
                 if count := await self._store.answers.replay(at_start=False):
                     log.warning("%d spooled answers are in the database", count)
 
 
 class LeftoverReplay:
-    """Writes to the database what processes that have ended left in their parts of the data folder.
+    """Writes answers and usage that ended processes left in the data folder to the database.
 
-    A process that starts does so with its own part, but there may be fewer processes than before.
+    A process that starts does so for its own subfolder, but there may be fewer processes than before.
     """
 
     def __init__(self, store: Store, ledger: UsageLedger) -> None:
@@ -162,7 +161,7 @@ class LeftoverReplay:
         self._unreadable: set[Path] = set()
 
     async def run(self) -> None:
-        """Look for such parts when the hub starts, and every `LEFTOVERS_INTERVAL`, until cancelled."""
+        """Replay at the start of the hub, and every `LEFTOVERS_INTERVAL` seconds, until cancelled."""
         while True:
             with suppress(StoreError, Unavailable, OSError):
                 if self._store.database.is_up:
@@ -195,8 +194,8 @@ class LeftoverReplay:
 class ApprovalResumer:
     """Resumes chats whose approval was answered in another process, or expired.
 
-    Answers given while no hub ran count as well; approvals that no run can use any more are closed.
-    For a day after the clock was set ahead, none expires. When it was set back, those that are open expire
+    That includes answers from the time before the hub started. Approvals that no run can use are closed.
+    For a day after the clock was set ahead, none expires. When it was set back, open ones expire
     after the time that they had left.
     """
 
@@ -217,7 +216,7 @@ class ApprovalResumer:
         self._approval_flow = approval_flow
         self._since = 0.0
         self._busy: dict[str, ApprovalRequest] = {}  # approvals whose session was busy
-        self._done: set[tuple[str, ApprovalStatus]] = set()  # what of the window is done
+        self._done: set[tuple[str, ApprovalStatus]] = set()  # handled ones within the window
 
     async def run(self) -> None:
         """Poll every `POLL_INTERVAL` seconds until cancelled."""
@@ -255,7 +254,7 @@ class ApprovalResumer:
         return self._busy | {each.id: each for each in new if is_settled or each.status != "expired"}
 
     async def _end_passed(self) -> None:
-        """Let requests expire whose time has passed, whatever a clock that was set back says."""
+        """End requests whose time has passed although the clock, which was set back, says otherwise."""
         back = self._clock.seconds_back()
         statuses: Sequence[ApprovalStatus] = ("pending", "approved") if back else ()
         for status in statuses:

@@ -26,13 +26,13 @@ class CallableAgents:
         self._registered: list[str] = []  # lower-case ids
 
     def register(self, agents: Mapping[str, AgentSpec], teams: TeamRegistry) -> None:
-        """Build and replace. Raises ConfigError, and leaves all as it was, when an id is taken."""
+        """Build and replace the operations. Raises ConfigError, and changes nothing, if an id is taken."""
         self.replace(self.build(agents, teams))
 
     def build(self, agents: Mapping[str, AgentSpec], teams: TeamRegistry) -> Sequence[Operation]:
         """Return the agents with a description, and the sub-agents of teams, as operations.
 
-        Raises ConfigError when an id is taken. A plugin takes none: what people have written goes first.
+        Raises ConfigError if an id is taken. Ids of plugins are not: what people have written goes first.
         """
         found: dict[str, Operation] = {}
         others = (each.id.lower() for each in self._registry.list() if not is_plugin(each))

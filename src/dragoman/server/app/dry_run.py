@@ -1,4 +1,4 @@
-"""Check whether a hub would start with a configuration: open it on an empty data folder, and close it."""
+"""Check whether a hub would start with a configuration by opening one on an empty data folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dragoman.store.store import postgres_backend
 
 
 async def check_startup(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
-    """Return the warnings of a hub of this configuration; raise the error with which it would not start.
+    """Return the warnings of a hub with this configuration. Raises the error that would stop its start.
 
     The same code runs as in a hub that is served, so the two cannot disagree. Nothing is sent to a provider,
     and no MCP server is started. What depends on the real data folder and database is not checked.
@@ -32,9 +32,9 @@ async def check_startup(config: Config, environ: Mapping[str, str]) -> Sequence[
 
 
 async def check_database(config: Config) -> dict[str, Any] | None:
-    """Return what the Postgres database of a configuration is, as JSON values; None for SQLite.
+    """Return a report on the Postgres database of a configuration as JSON values; None for SQLite.
 
-    `problem` says why it cannot be reached: a hub would start, and wait for it. Raises StoreError for a
+    `problem` says why it cannot be reached; a hub would start and wait for it. Raises StoreError for a
     fault that does not pass by itself, such as a wrong password.
     """
     if config.database is None:

@@ -1,4 +1,4 @@
-"""Which engine a hub has: DBOS where hosts share a Postgres database, a queue in memory elsewhere."""
+"""Opens the engine of a hub: DBOS where hosts share a Postgres database, otherwise a queue in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def open_engine(config: Config, store: Store) -> Engine:
         return MemoryEngine(at_once=at_once)
     try:
         # late: DBOS is an extra, and takes a third of a second to load
-        from dragoman.runs.dbos_engine import DbosEngine  # late: as above
+        from dragoman.runs.dbos_engine import DbosEngine
 
         engine = DbosEngine(
             store.open_connection,
