@@ -41,7 +41,7 @@ async def check(here: World, session: str, *, times: int = 1) -> None:
     await until(lambda: all(here.count(f"stopped {link}") == times for link in LINKS))
     await until(lambda: here.count("cancelled") == here.count("call hang"))
     await until(lambda: no_open_calls(here))  # of a client that left nobody waits for what is written down
-    await until(lambda: here.hub.external.switchboard.status()[0]["calls"] == 0)
+    await until(lambda: here.hub.external.spoke_server.status()[0]["calls"] == 0)
     run = await here.run(session)
 
     async def has_ended() -> bool:

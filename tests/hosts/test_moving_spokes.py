@@ -30,7 +30,7 @@ from tests.waiting import until
 
 def others_of(caller: Served) -> HostOperations:
     """The operations of other hosts, as a host has them."""
-    others = caller.hub.external.switchboard.operations.other_hosts
+    others = caller.hub.external.spoke_server.operations.other_hosts
     assert others is not None
     return others
 

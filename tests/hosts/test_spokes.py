@@ -162,7 +162,7 @@ async def test_an_approval_that_another_host_takes_back_is_gone_here(
         await first.http.post("/api/spokes/approve", json={"operations": ["stock.level"]})
         registry = first.hub._services.registry
         await until(lambda: not registry.get("stock.level").private)
-        operations = second.hub.external.switchboard.operations
+        operations = second.hub.external.spoke_server.operations
         await until(operations._approvals.all)
         revoked = await second.http.post("/api/spokes/revoke", json={"operations": ["stock.level"]})
         assert revoked.json() == {"revoked": ["stock.level"]}
@@ -220,7 +220,7 @@ async def test_an_operation_is_unavailable_while_its_host_stops_and_its_spoke_is
     async with connected(leaving, Stock()):
         await listed(other)
         await leaving.hub.stop()
-        others = other.hub.external.switchboard.operations.other_hosts
+        others = other.hub.external.spoke_server.operations.other_hosts
         assert others is not None
         others.look(None)
         assert await others.poll()

@@ -52,7 +52,7 @@ def approval_to_json(
 
 
 def may_always_allow(approval: ApprovalRequest, caller: Identity) -> bool:
-    """Return whether this caller may allow such calls for good, as far as the request tells."""
+    """Return whether this caller may add a standing rule for such calls, judging by the request alone."""
     is_admin = visible_owner(caller) is None
     is_own = caller.owner == approval.owner and may_answer(approval, caller)
     return bool(standing_items(approval)) and (is_admin or is_own)

@@ -65,13 +65,13 @@ class InboxLister:
         return {**shown, "sessionTitle": entry.session_title, "policy": policy}
 
     async def compare(self, approval: ApprovalRequest, shown: Json) -> Json:
-        """Return an approval with what each of its operations was approved for last, for its owner alone."""
+        """Return an approval with the previous approvals of its operations, which only its owner gets."""
         owner = visible_owner(self._caller)
         earlier = await self._inbox.earlier(approval.owner) if owner in (None, approval.owner) else {}
         return with_previous(approval, shown, earlier=earlier)
 
     async def _compare(self, entries: Sequence[InboxEntry], found: Sequence[Json]) -> None:
-        """Add to each item what the same operation was approved for last."""
+        """Add the previous approval of the same operation to each item."""
         owners = list(dict.fromkeys(entry.approval.owner for entry in entries))[:MAX_COMPARED]
         earlier = {owner: await self._inbox.earlier(owner) for owner in owners}
         for entry, shown in zip(entries, found, strict=True):
@@ -87,7 +87,7 @@ def with_previous(approval: ApprovalRequest, shown: Json, *, earlier: Earlier) -
 
 
 def previous(item: ApprovalItem, approval: ApprovalRequest, *, earlier: Earlier) -> Json | None:
-    """Return what the operation of an item was approved for last, other than by this request."""
+    """Return the previous approval of an item's operation; None without one."""
     found = earlier.get(item.operation)
     if found is None or found[0].id == approval.id or item.question is not None:
         return None

@@ -14,12 +14,12 @@ from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
     ApprovalRequest,
     ApprovalStatus,
+    ApprovalStore,
     approval_not_found,
     involves_owner,
     validate_answer,
     validate_reason,
 )
-from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.operations.authorization import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.server.approval_json import approval_to_json
 from dragoman.server.approval_list import InboxLister
@@ -74,7 +74,7 @@ class ApprovalHandlers:
 
     def __init__(
         self,
-        approvals: Kept,
+        approvals: ApprovalStore,
         *,
         answer: AnswerApproval | None = None,
         sessions: SessionRepository | None = None,
@@ -82,7 +82,7 @@ class ApprovalHandlers:
     ) -> None:
         """`answer` replaces `approvals.answer` where an answer has further effects.
 
-        `sessions` tells who takes part in the session of an approval; without it nobody does. Without an
+        `sessions` has the roles in shared sessions; without it nobody has one. Without an
         `inbox` lists have one page, and no counts.
         """
         self._inbox = inbox
@@ -149,7 +149,7 @@ class ApprovalHandlers:
         await exchange.respond(200, approval_to_json(found, caller))
 
     async def answer_many(self, exchange: Exchange) -> None:
-        """Approve or deny several at once; each has a result of its own. A question is not approved so."""
+        """Approve or deny several at once; each has its own result. Questions cannot be answered this way."""
         caller = exchange.identity
         require_scope(caller, "chat", "admin")
         try:
@@ -215,7 +215,7 @@ def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[
     if body.approved is False or body.reason is not None:
         raise BadRequest("an answer counts as a yes, and takes no reason", field="answer", hint=BODY_HINT)
     if approval is not None and approval.question is None:
-        hint = 'nothing is asked there but yes or no: send {"approved": true} or {"approved": false}'
+        hint = 'it asks for yes or no: send {"approved": true} or {"approved": false}'
         raise BadRequest(f"approval {approval.id!r} is not a question", field="answer", hint=hint)
     return True, validate_answer(body.answer)
 

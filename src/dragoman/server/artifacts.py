@@ -10,8 +10,7 @@ from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.json_decoding import parse_digits
 from dragoman.operations.authorization import RUN_DATA_SCOPES, require_scope
-from dragoman.operations.results.artifact import Artifact
-from dragoman.operations.results.artifact import ArtifactStore as Kept
+from dragoman.operations.results.artifact import Artifact, ArtifactStore
 from dragoman.session_ids import session_id_for
 
 CHUNK_SIZE = 1_048_576  # bytes in memory at a time
@@ -37,7 +36,7 @@ class ByteRange(NamedTuple):
 class ArtifactHandlers:
     """Handlers of `/api/artifacts`. A caller reads only the artifacts of its owner."""
 
-    def __init__(self, artifacts: Kept) -> None:
+    def __init__(self, artifacts: ArtifactStore) -> None:
         self._artifacts = artifacts
 
     async def get(self, exchange: Exchange) -> None:

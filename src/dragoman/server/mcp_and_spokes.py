@@ -46,9 +46,9 @@ class McpServerEditor(Protocol):
 class McpServerHandlers:
     """Handlers of `/api/mcp/servers` and `/api/spokes`."""
 
-    def __init__(self, clients: Clients, switchboard: SpokeServer, *, editor: McpServerEditor) -> None:
+    def __init__(self, clients: Clients, spoke_server: SpokeServer, *, editor: McpServerEditor) -> None:
         self._clients = clients
-        self._switchboard = switchboard
+        self._switchboard = spoke_server
         self._editor = editor
 
     async def list(self, exchange: Exchange) -> None:

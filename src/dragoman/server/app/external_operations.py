@@ -36,7 +36,7 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 
-FOLLOW_INTERVAL = 5.0  # seconds between two looks at what other hosts have added and approved
+FOLLOW_INTERVAL = 5.0  # seconds between two reads of the servers and approvals of other hosts
 SHARED_WAIT = 1.0  # seconds that a start waits for the operations of other hosts
 MIN_SECRET_LENGTH = 8  # characters of a secret: a shorter one would mask ordinary words
 MIN_VARIABLE_LENGTH = 12  # characters of an environment variable that may hold a secret
@@ -54,10 +54,10 @@ class ExternalOperations:
         environment: HubEnvironment,
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called when a server or a spoke comes, goes or changes its state."""
+        """`on_change` is called when a server or a spoke is added, is removed or changes its state."""
         self.servers = McpClient(registry, pin_store=store.definition_pins, environ=environment.environ)
         self.servers.on_change = on_change
-        self.switchboard = SpokeServer(
+        self.spoke_server = SpokeServer(
             registry,
             permissions=build_permits(config, config.mcp_servers),
             settings=SpokeSettings(
@@ -69,7 +69,7 @@ class ExternalOperations:
             namespaces=store.spoke_namespaces,
             pin_store=store.definition_pins,
         )
-        self.switchboard.on_change = on_change
+        self.spoke_server.on_change = on_change
         self._config = config
         self._registry = registry
         self._store = store
@@ -85,7 +85,7 @@ class ExternalOperations:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.switchboard.close()
+        await self.spoke_server.close()
         await self.servers.close()
 
     async def share_operations(self, client: HostClient | None, shared_budgets: SharedBudgets) -> None:
@@ -103,13 +103,13 @@ class ExternalOperations:
                 grace=self._config.spokes.grace,
             )
             self._store.signals.subscribe("spokes", others.look)
-            self.switchboard.operations.other_hosts = others
+            self.spoke_server.operations.other_hosts = others
             await others.try_poll()
             self._is_shared.set()
             await others.run()
 
     async def wait_shared(self) -> None:
-        """Wait until operations of other hosts are registered, but not for long: a host may be mute."""
+        """Wait up to SHARED_WAIT seconds until operations of other hosts are registered: one may be down."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SHARED_WAIT):
                 await self._is_shared.wait()
@@ -126,7 +126,7 @@ class ExternalOperations:
         while True:
             await wakeup.wait(FOLLOW_INTERVAL)
             with suppress(StoreError, Unavailable):
-                await self.switchboard.operations.reload_approvals()
+                await self.spoke_server.operations.reload_approvals()
                 if await self._store.mcp_servers.read_versions() != self._versions:
                     await self.reload(self._config)
                 await self.servers.reload_approvals()
@@ -190,11 +190,11 @@ class ExternalOperations:
     async def _reserve_namespaces(self) -> dict[str, McpServerConfig]:
         """Reserve the namespaces of all servers against spokes, and return the servers."""
         wanted = await self._all_servers()
-        self.switchboard.set_permissions(build_permits(self._config, wanted))
+        self.spoke_server.set_permissions(build_permits(self._config, wanted))
         return wanted
 
     async def _all_servers(self) -> dict[str, McpServerConfig]:
-        """Return all servers; one of the configuration overrides an added one of the same name."""
+        """Return all servers. A server in the configuration overrides an added one of the same name."""
         configured = {name.lower() for name in self._config.mcp_servers}
         added = await self._added_servers()
         return {

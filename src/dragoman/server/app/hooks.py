@@ -75,12 +75,12 @@ def build_entry(entry: HookEntry, *, environ: Mapping[str, str], transport: Tran
     if bool(entry.use) == bool(entry.url):
         raise ConfigError("takes either `use`, a function, or `url`, an address")
     if entry.url:
-        place = Webhook(entry.url, transport, secret=signing_secret(entry, environ), timeout=entry.timeout)
-        return build_hook(entry, http_hook(place), name=entry.name or place.host)
-    made = load_hook(entry.use or "", entry.options)
-    if isinstance(made, Hooks):
-        return Hooks(*(apply_entry(each, entry) for each in made))
-    return build_hook(entry, made, name=entry.name)
+        webhook = Webhook(entry.url, transport, secret=signing_secret(entry, environ), timeout=entry.timeout)
+        return build_hook(entry, http_hook(webhook), name=entry.name or webhook.host)
+    loaded = load_hook(entry.use or "", entry.options)
+    if isinstance(loaded, Hooks):
+        return Hooks(*(apply_entry(hook, entry) for hook in loaded))
+    return build_hook(entry, loaded, name=entry.name)
 
 
 def build_hook(entry: HookEntry, function: HookFunction, *, name: str | None) -> Hooks:
@@ -141,7 +141,7 @@ def load_hook(reference: str, options: Mapping[str, Any]) -> Any:
 
 
 def build_builtin_hook(name: str, options: dict[str, Any]) -> Any:
-    """Build a built-in hook. Its first parameter is given by name in the options."""
+    """Build a built-in hook from its options, which name the first, positional parameter too."""
     first = {"redact": "names", "rate_limit": "rate", "path_guard": "roots", "audit_log": "path"}.get(name)
     if name == "redact":
         return redact(*options.pop("names", ()), **options)

@@ -110,7 +110,7 @@ class Hub:
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
-        self._callable_agents.register(setup.roster.agents, services.teams.registry)
+        self._callable_agents.register(setup.agent_registry.agents, services.teams.registry)
         self.metrics, metrics.sources = metrics, self._metric_sources()
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
         self.retention = RetentionPurge.of(self.store, config.retention_periods, count=metrics.rows_deleted)
@@ -172,21 +172,21 @@ class Hub:
         the tracing of the configuration.
         """
         async with AsyncExitStack() as stack:
-            place = HubEnvironment(
+            environment = HubEnvironment(
                 data, environ or {}, require_keys, set() if secrets is None else secrets, tracing
             )
-            services = await HubServices.open(config, place, stack=stack)
-            outside = ExternalOperations(
+            services = await HubServices.open(config, environment, stack=stack)
+            external = ExternalOperations(
                 config,
                 services.registry,
                 store=services.store,
                 environment=services.environment,
                 on_change=services.operation_events.note_sources,
             )
-            await stack.enter_async_context(outside)
+            await stack.enter_async_context(external)
             metrics = Metrics(models=listed_models(config))
             model_setup = await build_setup(config, services, metrics=metrics)
-            hub = cls(services, config, setup=model_setup, external=outside, metrics=metrics)
+            hub = cls(services, config, setup=model_setup, external=external, metrics=metrics)
             stack.push_async_callback(hub.close)
             await stack.enter_async_context(hub.meter)
             stack.push_async_callback(hub.engine.close)
@@ -199,11 +199,11 @@ class Hub:
             hub._watch_hosts(stack)
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
-            await outside.wait_shared()
+            await external.wait_shared()
             yield hub
 
     def _background_jobs(self, config: Config) -> Iterator[BackgroundJob]:
-        """Yield what a hub does until it is closed."""
+        """Yield the jobs that run until the hub is closed."""
         services = self._services
         approval_flow = services.calls.approval_flow
         yield self.retention.run
@@ -228,7 +228,7 @@ class Hub:
         yield from self.triggers.jobs()
 
     def internal_routes(self) -> Sequence[HostRoutes]:
-        """Return what other hosts may ask of this one."""
+        """Return the routes that this host serves to other hosts."""
         return health_routes(), self.internal_runs.routes(), self.spoke_calls.routes()
 
     async def share_operations(self) -> None:
@@ -242,7 +242,7 @@ class Hub:
         for patterns in config.spokes.namespaces.values():
             external.update(as_tuple(patterns))
         with suppress(Unavailable):  # the owners of namespaces are not known without the database
-            external |= set(await self.external.switchboard.namespaces())
+            external |= set(await self.external.spoke_server.namespaces())
         ids = [*META_TOOLS_BY_ID, *(operation.id for operation in self._services.registry.list())]
         return unknown_policy_names(
             config, ids, external=external, teams=self._services.teams.registry.names()
@@ -256,7 +256,9 @@ class Hub:
         """
         model_setup = await build_setup(config, self._services, metrics=self.metrics)
         domain_events = build_domain_events(config)
-        delegates = self._callable_agents.build(model_setup.roster.agents, self._services.teams.registry)
+        delegates = self._callable_agents.build(
+            model_setup.agent_registry.agents, self._services.teams.registry
+        )
         self._services.calls.access_control.policy = build_policy(config)
         await self.external.reload(config)
         for name in await self.unknown_policy_names(config):
@@ -266,7 +268,7 @@ class Hub:
         old, self._setup, self._config = self._setup, model_setup, config
         self.meter.reconfigure(model_setup.limits, model_setup.prices)
         self.gateway.catalog = model_setup.catalog
-        self.runs.factory.agents = model_setup.roster
+        self.runs.factory.agents = model_setup.agent_registry
         self._callable_agents.replace(delegates)
         self.runs.factory.billing = Billing(self.meter, model_setup.catalog.price)
         self.retention.periods = config.retention_periods
@@ -276,9 +278,9 @@ class Hub:
         self._spawn(self._close_when_idle(old.providers))
 
     def _update_callable_agents(self) -> None:
-        """Register the agents of the teams as they are now; if an id is taken, leave all as they were."""
+        """Register the agents of the changed teams; change nothing if an id is taken."""
         try:
-            self._callable_agents.register(self._setup.roster.agents, self._services.teams.registry)
+            self._callable_agents.register(self._setup.agent_registry.agents, self._services.teams.registry)
         except ConfigError as error:
             log.warning("%s", error.message)
 
@@ -316,7 +318,7 @@ class Hub:
     def end_fenced(self) -> None:
         """Refuse all requests, and stop all runs without writing anything: other hosts have them.
 
-        What waits for `fence` closes the hub.
+        The server, which waits for `fence`, then closes the hub.
         """
         self.runs.refuse_new()
         self.runs.stop_unwritten()
@@ -343,12 +345,12 @@ class Hub:
         await self.titles.close()
         await self.runners.close()
         self.spoke_calls.close()
-        await self.external.switchboard.close()
+        await self.external.spoke_server.close()
 
     async def close(self) -> None:
         """Close all providers, including those of earlier configurations."""
-        for chore in list(self._tasks):
-            chore.cancel()
+        for task in list(self._tasks):
+            task.cancel()
         for provider_set in (*self._retiring, self._setup.providers):
             await provider_set.close()
 
@@ -356,7 +358,7 @@ class Hub:
         """Load the price list in the background, so that the first request does not wait for it.
 
         Not part of `open`: a hub is ready without it, and one that is opened for a moment does not need it.
-        Models of one's own have no list prices: a hub with no others does without the list.
+        Self-hosted models have no list prices, so a hub with no other models does not load the list.
         """
         if any(each.type not in SELF_HOSTED_TYPES for each in self._config.providers.values()):
             self._spawn(self._setup.prices.preload())
@@ -374,8 +376,8 @@ class Hub:
 
     def cooldowns(self) -> Mapping[str, int]:
         """Return the number of keys in cooldown, by provider."""
-        rings = {name: provider.keys for name, provider in self._setup.providers.remote_providers().items()}
-        return {name: ring.cooling_down for name, ring in rings.items()}
+        providers = self._setup.providers.remote_providers()
+        return {name: provider.keys.cooling_down for name, provider in providers.items()}
 
 
 async def build_setup(config: Config, services: HubServices, *, metrics: Metrics) -> ModelSetup:
@@ -388,9 +390,9 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
         on_fallback=metrics.provider_fell_back,
         teams=services.teams,
     )
-    for name, agent in model_setup.roster.agents.items():
+    for name, agent in model_setup.agent_registry.agents.items():
         if name not in ("default", *config.agents):
-            continue  # a team's: its tools may be registered later
+            continue  # an agent of a team: its tools may be registered later
         pins_of_hub = name == "default" and name not in config.agents
         field = "pinned" if pins_of_hub else f"agents.{name}.operations"
         for number, id in enumerate(agent.operations):
@@ -404,7 +406,7 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
 
 
 def share_spokes(services: HubServices, meter: Meter) -> SpokeCallHandlers:
-    """Return what other hosts may ask of this one's spokes; they are told when the list changes."""
+    """Return the handlers of other hosts' calls to this host's spokes; a signal reports new operations."""
     store = services.store
     return SpokeCallHandlers(
         services.registry,

@@ -1,4 +1,4 @@
-"""Opens the internal listener of a hub that shares its database, and tells the other hosts where it is."""
+"""Opens the internal listener of a hub that shares its database, and publishes its address to other hosts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The providers, routing, prices, limits and agents built from one configuration."""
 
     providers: ProviderSet
-    roster: AgentRegistry
+    agent_registry: AgentRegistry
     catalog: ModelCatalog
     prices: PriceList
     limits: LimitTable
@@ -56,7 +56,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
         options = {name: provider.options for name, provider in config.providers.items()}
         return cls(
             providers=provider_set,
-            roster=AgentRegistry(agents, routing, options=options, on_fallback=on_fallback),
+            agent_registry=AgentRegistry(agents, routing, options=options, on_fallback=on_fallback),
             catalog=ModelCatalog(
                 routing=routing,
                 options=options,

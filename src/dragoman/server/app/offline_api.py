@@ -108,7 +108,7 @@ async def attach_to_config(config: Config) -> AsyncIterator[ASGIApp]:
 
 
 class StoredAnswers:
-    """Answers approvals in the store; the hub that runs, or the next to start, resumes the waiting run."""
+    """Answers approvals in the store; a running hub, or the next one to start, resumes the waiting run."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -135,7 +135,7 @@ def build_attached_app(*tables: Routes) -> ASGIApp:
 
 
 async def refuse(_: Exchange) -> None:
-    """Answer 503: nothing of a running hub is here."""
+    """Answer 503: the path needs a running hub."""
     raise Unavailable(NEEDS_HUB, hint=HUB_HINT)
 
 

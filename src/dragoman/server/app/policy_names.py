@@ -55,10 +55,10 @@ def unknown_operation(
     if namespace not in namespaces:
         known_namespaces = [*namespaces, *external]
         return f"there is no namespace {namespace!r}{suggest(namespace, known_namespaces)}"
-    if pattern.kind is PatternKind.NAMESPACE:  # of the hub, and switched off
+    if pattern.kind is PatternKind.NAMESPACE:  # a namespace of the hub that is switched off
         return None
     own_ids = [id for id in ids if id.startswith(f"{namespace}.")]
-    if not own_ids:  # of the hub too
+    if not own_ids:  # switched off as well
         return None
     if pattern.kind is PatternKind.EXACT:
         return f"there is no operation {pattern.text!r}{suggest(pattern.text, own_ids)}"

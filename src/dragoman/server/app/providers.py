@@ -50,7 +50,7 @@ class ProviderSet:
 
     def remote_providers(self) -> Mapping[str, RemoteProvider]:
         """Return the providers that are remote servers with keys."""
-        return {name: it for name, it in self.providers.items() if isinstance(it, RemoteProvider)}
+        return {name: each for name, each in self.providers.items() if isinstance(each, RemoteProvider)}
 
     async def close_when_idle(self) -> None:
         """Close the providers when no request is active any more."""
@@ -59,7 +59,7 @@ class ProviderSet:
         await self.close()
 
     async def close(self) -> None:
-        """Close now."""
+        """Close the providers and their transports now."""
         try:
             for provider in self.providers.values():
                 await close_provider(provider)
@@ -108,7 +108,7 @@ def build_provider(
     transport: Transport,
     environ: Mapping[str, str],
 ) -> Provider:
-    """One provider."""
+    """Build one provider."""
     server = UpstreamServer(base_url=provider.url or "", headers=provider.headers)
     common: dict[str, Any] = {
         "transport": transport,

@@ -1,4 +1,4 @@
-"""Push notifications of a hub: what posts them, and from which configuration."""
+"""Builds the parts of push notifications from the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PUSH_TIMEOUT = 10.0  # seconds
 
 
 def build_push_post(config: Config) -> GuardedPost:
-    """Return what posts notifications."""
+    """Return the client that posts notifications."""
     networks, ports = config.a2a.push_networks, config.a2a.push_ports
     policy = HostPolicy(WebSettings(allow_networks=networks, ports=ports))
     return GuardedPost(policy, timeout=PUSH_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Wires runs: what makes them, what waits for them, those of other hosts, and titles of sessions."""
+"""Wires runs: their factory and queue, the runs of other hosts, and titles of sessions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def run_settings(config: Config, services: HubServices, *, meter: Meter) -> RunS
 def build_run_factory(
     config: Config, services: HubServices, *, setup: ModelSetup, meter: Meter
 ) -> RunFactory:
-    """Build what makes the runs of the hub."""
+    """Build the factory of the hub's runs."""
     return RunFactory(
         services.store,
-        setup.roster,
+        setup.agent_registry,
         toolbox=services.toolbox,
         billing=Billing(meter, setup.catalog.price),
         settings=run_settings(config, services, meter=meter),
@@ -47,7 +47,7 @@ def build_run_factory(
 
 
 def queue_settings(config: Config) -> QueueSettings:
-    """Return how many messages may wait, and how many runs be in the background."""
+    """Return the limits of waiting messages and of background runs."""
     limits = config.limits
     waiting = QueueLimits(session=limits.queued, owner=limits.owner_queued)
     return QueueSettings(waiting, limits.background_runs)

@@ -146,8 +146,8 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         """
         by = asyncio.get_running_loop().time() + ARRIVAL_TIMEOUT
         await self.calls.wait_for_operations(pinned, msgspec.structs.replace(context, deadline=by))
-        there = [operation for id in pinned if (operation := find_operation(self.registry, id)) is not None]
-        visible = [operation for operation in there if self.calls.is_visible(operation, context)]
+        found = [operation for id in pinned if (operation := find_operation(self.registry, id)) is not None]
+        visible = [operation for operation in found if self.calls.is_visible(operation, context)]
         shown = [operation.for_caller(context) for operation in visible]
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
 
@@ -174,7 +174,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_events(config: Config, store: Store, *, logs: LogRing) -> EventLog:
-    """Return the log of events, which tells of lines that are logged, too."""
+    """Return the log of events, which has events for logged lines, too."""
     events = EventLog(store.events, settings=event_settings(config))
     LogEvents(logs, events)
     return events
@@ -222,7 +222,7 @@ def build_calls(config: Config, store: Store, *, registry: Registry, settings: C
 
 
 def follow_grants(store: Store) -> SharedAccess:
-    """Return the access to shared sessions, which looks again when another host grants or revokes some."""
+    """Return the access to shared sessions, which is refreshed when another host changes grants."""
     access = SharedAccess(store.sessions)
     store.signals.subscribe("grants", access.wake)
     return access
@@ -301,7 +301,7 @@ def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | N
 
 
 async def find_runs_to_resume(store: Store) -> Sequence[RunRecord]:
-    """Return the runs that a crash cut off. If the database is down, the next start finds them."""
+    """Return the runs that a crash cut off. If the database is down, the next start of a hub finds them."""
     try:
         await store.answers.replay(at_start=True)
         cut_off = await find_cut_off_runs(store)
@@ -311,5 +311,5 @@ async def find_runs_to_resume(store: Store) -> Sequence[RunRecord]:
         log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
         return ()
     if cut_off:
-        log.warning("%d runs were cut off by a crash; each goes on from its message", len(cut_off))
+        log.warning("%d runs were cut off by a crash; each continues from its message", len(cut_off))
     return cut_off

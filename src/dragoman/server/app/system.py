@@ -1,4 +1,4 @@
-"""What the API reports about the hub itself: from its configuration and its model setup as they are now."""
+"""The sources of the API's reports on the hub: its present configuration and model setup."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ReadState: TypeAlias = Callable[[], tuple[Config, ModelSetup]]
 
 
 def system_sources(read: ReadState, *, services: HubServices) -> SystemSources:
-    """Return what the handlers of `server/system.py` look at."""
+    """Return the sources that the handlers of `server/system.py` read."""
     environ = services.environment.environ
 
     def allowed_models(identity: Identity) -> Sequence[str]:
         return read()[1].catalog.allowed_models(identity)
 
     return SystemSources(
-        agents=lambda: read()[1].roster.agents,
+        agents=lambda: read()[1].agent_registry.agents,
         providers=lambda: provider_statuses(read()[1].providers),
         config=lambda: explain_config(read()[0], environ),
         models=allowed_models,

@@ -1,4 +1,4 @@
-"""Wires the tasks of teams: their service, and how it learns about the runs of the hub."""
+"""Wires the tasks of teams: their service, and its listeners to the runs of the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wires what teams keep: memories and vaults."""
+"""Wires the memories and vaults of teams."""
 
 from __future__ import annotations
 

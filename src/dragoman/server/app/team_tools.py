@@ -51,7 +51,7 @@ HIDDEN_FILES = ("dragoman.yaml", "dragoman.yml", ".env")
 
 
 class ToolServices(msgspec.Struct, frozen=True):
-    """What the tools of teams are built from."""
+    """The services that the tools of teams are built from."""
 
     teams: TeamServices
     store: Store
@@ -59,7 +59,7 @@ class ToolServices(msgspec.Struct, frozen=True):
 
 
 class TeamTools:
-    """The tools that teams have beside the hub's: made before the hooks are used, registered with teams."""
+    """The tools that only teams have: created before the hooks are used, registered once teams are open."""
 
     def __init__(self, config: Config, hooks: Hooks, *, stack: AsyncExitStack) -> None:
         self._config = config
@@ -77,7 +77,7 @@ class TeamTools:
             self._follow_runs()
 
     def _follow_runs(self) -> None:
-        """Call hooks at the ends of runs from now on: not before there is something to end with them."""
+        """Add the hooks at the ends of runs, once there is something to close at the end of a run."""
         if not self._follows_runs:
             self._follows_runs = True
             self._hooks.on("run_end", self._end_browsers, name="end_browsers")
@@ -103,7 +103,7 @@ class TeamTools:
         await self._open_plugins(services, access)
 
     async def _share_files(self, services: ToolServices) -> None:
-        """Write here what other hosts have written for agents, and follow what they write from now on."""
+        """Write the generated files of other hosts here, now and after each later change."""
         if services.store.host_id is None:
             return
         files, wakeup = services.teams.files, Wakeup()
@@ -111,7 +111,7 @@ class TeamTools:
         try:
             await files.refresh()
         except (StoreError, Unavailable) as error:
-            log.warning("generated files of other hosts are not there yet: %s", error.message)
+            log.warning("generated files of other hosts are not available yet: %s", error.message)
         self._stack.enter_context(run_in_background(partial(files.follow, wakeup)))
 
     async def _open_plugins(self, services: ToolServices, access: AccessControl) -> None:
@@ -136,7 +136,7 @@ class TeamTools:
         try:
             await (plugins.refresh() if is_shared else plugins.load())
         except Unavailable as error:
-            log.warning("plugins of teams are not there before the next start: %s", error.message)
+            log.warning("plugins of teams are not available before the next start: %s", error.message)
 
     def _browser(self, teams: TeamServices) -> Sequence[Operation]:
         """Return the operations of browsers."""
@@ -194,8 +194,8 @@ class TeamTools:
     def _sandbox(self, teams: TeamServices, data: Path) -> Sandbox:
         """Return the sandbox of commands, which see neither the hub's data and settings nor other teams."""
         root = teams.registry.root
-        places = [Path.cwd(), *([] if root is None else [root.parent])]
-        files = [place / name for place in places for name in HIDDEN_FILES]
+        folders = [Path.cwd(), *([] if root is None else [root.parent])]
+        files = [folder / name for folder in folders for name in HIDDEN_FILES]
         return Sandbox(hidden=[data, *files, *([] if root is None else [root])])
 
     async def _end_browsers(self, event: RunEnd) -> None:

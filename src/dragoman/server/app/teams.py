@@ -38,9 +38,9 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
 
     registry: TeamRegistry
     briefings: list[TeamBriefing] = msgspec.field(default_factory=list)
-    """What a run of a team is told on the side of the user: each returns a text, or "" for nothing."""
+    """Texts before the user's message in a run of a team: each function returns one, or "" for nothing."""
     write_guards: list[WriteGuard] = msgspec.field(default_factory=list)
-    """What is asked before a text is written to a file; each may raise Forbidden."""
+    """Checks before a text is written to a file; each may raise Forbidden."""
     active_skills: ActiveSkills
     """The skills that each run has loaded: they declare the plugins that it may call."""
     plugin_store: PluginStore
@@ -68,7 +68,7 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     async def brief(self, context: Context) -> str:
-        """Return what the run of a team's agent is told before the message of the user."""
+        """Return the text before the user's message in a run of a team's agent."""
         team = self.registry.team_of(context)
         texts = [] if team is None else [await briefing(team, context) for briefing in self.briefings]
         return "\n\n".join(text for text in texts if text)
@@ -158,7 +158,7 @@ class HubAgents(Mapping[str, AgentSpec]):
 
 
 def describe_team(team: TeamSpec) -> str:
-    """Return what other agents are told that a team is for."""
+    """Return the description of a team that other agents see."""
     return team.description or f"The team {team.name}."
 
 

@@ -1,4 +1,4 @@
-"""Wires the triggers of a hub's teams: their service, their timer, and what watches messages and files."""
+"""Wires the triggers of a hub's teams: their service, timer, and watchers of messages and files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TeamTriggers:
                 services.registry.add(operation)
 
     def jobs(self) -> Iterator[BackgroundJob]:
-        """Yield what is done until the hub is closed; nothing in a hub without teams."""
+        """Yield the jobs that run until the hub is closed; none in a hub without teams."""
         if self.service.teams.root is not None:
             yield self.timer.run
             yield self.stalls.run
@@ -55,7 +55,7 @@ class TeamTriggers:
             yield self.team_files.run
 
     def approval_answered(self) -> None:
-        """Look whether what was answered activates a trigger, or lets it run."""
+        """Check whether an answered approval activates a trigger or starts an occurrence."""
         self.timer.approvals_may_wait()
         self.timer.wake()
 

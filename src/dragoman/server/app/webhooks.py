@@ -1,4 +1,4 @@
-"""Builds what posts the ends of runs, from the configuration."""
+"""Builds the sender of runs' webhooks from the configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT = 15.0  # seconds of one attempt
 
 
 def build_webhook_sender(config: Config, services: HubServices) -> WebhookSender:
-    """Build the sender. ConfigError when the variable of its secret is not set, or holds none."""
+    """Build the sender. Raises ConfigError when the variable of its secret is not set, or is empty."""
     section, secret = config.webhooks, None
     if section.secret_env is not None:
         secret = services.environment.environ.get(section.secret_env)

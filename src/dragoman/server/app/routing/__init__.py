@@ -1,1 +1,1 @@
-"""Which path is answered by which endpoint, a module for each part of the API."""
+"""The routes of the API, one module for each part."""

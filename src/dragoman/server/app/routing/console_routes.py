@@ -16,7 +16,7 @@ from dragoman.server.console.sign_in import SignInHandlers
 
 
 class ConsoleApi(msgspec.Struct, frozen=True, kw_only=True):
-    """The handlers of the console, and what knows the cookies of its browsers."""
+    """The handlers of the console, and the sessions of its browsers."""
 
     browsers: BrowserSessions
     sign_in: SignInHandlers

@@ -1,4 +1,4 @@
-"""The endpoints under `/api`, and which of them session tokens may use."""
+"""The endpoints under `/api`, and the methods that session tokens may use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN_METHODS: Mapping[str, TokenMethods] = {
     "/api/approvals": {"GET": "handler"},
     "/api/approvals/{id}": {"GET": "handler", "POST": "handler"},
 }
-"""What session tokens may use; all else is not found for them. Sockets check the session themselves."""
+"""The methods that session tokens may use; others are 404 for them. Sockets check the session themselves."""
 
 
 def api_endpoints(

@@ -39,7 +39,7 @@ def response_routes(
 
 
 def response_states(config: Config, store: Store) -> ResponseStates:
-    """Return what finds and stores the responses that clients refer to."""
+    """Return the service that finds and stores the responses that clients refer to."""
     limits = config.limits
     return ResponseStates(
         store.responses,

@@ -402,7 +402,7 @@ def build_handlers(
     """Build the handlers of all routes."""
     store, ledger, gateway = services.store, parts.meter.ledger, parts.gateway
     settings = chat_settings(config)
-    servers, switchboard = parts.external.servers, parts.external.switchboard
+    servers, spoke_server = parts.external.servers, parts.external.spoke_server
     access = services.shared_access
     return ApiHandlers(
         chat=ChatHandlers(parts.runs, store, access=access, settings=settings),
@@ -419,7 +419,7 @@ def build_handlers(
             services, abort=parts.abort, answer=parts.answer_approval, flush_usage=ledger.flush
         ),
         artifacts=ArtifactHandlers(store.artifacts),
-        servers=McpServerHandlers(servers, switchboard, editor=parts.external),
+        servers=McpServerHandlers(servers, spoke_server, editor=parts.external),
         domain_events=DomainEventHandlers(services.session_events, store),
         events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
         grants=GrantHandlers(store, access=access),
@@ -436,7 +436,7 @@ def build_handlers(
             count_runs=lambda: parts.runs.active_count,
         ),
         mcp=mcp,
-        spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
+        spokes=build_spoke_endpoint(spoke_server, auth) if config.spokes.enabled else None,
         runners=build_runner_endpoint(parts.runners, auth) if config.runners.enabled else None,
         usage=UsageHandlers(store, flush_usage=ledger.flush),
         metrics=parts.metrics,

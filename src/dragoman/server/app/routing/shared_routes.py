@@ -1,4 +1,4 @@
-"""Paths under `/api` whose handlers need no running hub: the served hub and `app.attached` share them."""
+"""Paths under `/api` whose handlers need no running hub: the served hub and `offline_api` share them."""
 
 from __future__ import annotations
 

@@ -78,6 +78,6 @@ def system_routes(api: SystemApi) -> Routes:
 
 
 def report_routes(budgets: BudgetHandlers, statistics: OperationStatisticsHandlers) -> Routes:
-    """The paths of what the store alone answers."""
+    """The paths whose handlers need only the store."""
     yield "/api/budgets", {"GET": budgets.list}, None
     yield "/api/operations/{id}/stats", {"GET": statistics.get}, "operations"

@@ -60,7 +60,7 @@ def team_routes(api: TeamApi) -> Routes:
 
 
 def task_routes(tasks: TaskHandlers) -> Routes:
-    """Yield the paths of tasks, and of what holds them back."""
+    """Yield the paths of tasks, and of pausing a team."""
     yield "/api/teams/{name}/pause", {"POST": tasks.pause}, "admin"
     yield "/api/teams/{name}/resume", {"POST": tasks.resume}, "admin"
     yield "/api/tasks", {"GET": tasks.list, "POST": tasks.create}, "chat"
