@@ -26,7 +26,7 @@ DOWNLOAD_HEADERS = {
 
 
 class ByteRange(NamedTuple):
-    """Bytes from `start` up to and without `end`, and the status of the response."""
+    """The bytes from `start` up to, not including, `end`, and the status of the response."""
 
     start: int
     end: int
@@ -115,7 +115,7 @@ def requested_range(exchange: Exchange, artifact: Artifact, *, etag: str) -> Byt
         return ByteRange(start, min(start + read_number(query, "limit", default=size), size))
     wanted = RANGE.fullmatch(exchange.headers.get("range", "").replace(" ", ""))
     if wanted is None or wanted[0] == "bytes=-" or exchange.headers.get("if-range", etag) != etag:
-        return ByteRange(0, size)  # several ranges, or none that we know: the whole, as HTTP allows
+        return ByteRange(0, size)  # several or unsupported ranges: the whole content, as HTTP allows
     return parse_range(wanted[1], wanted[2], size=size)
 
 

@@ -1,4 +1,4 @@
-"""Authentication: looks keys up by hash and returns the caller's identity, or a 401 with the reason."""
+"""Authentication: looks up keys by hash and returns the caller's identity, or a 401 with the reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class KeyCache:
         await self._save()
 
     async def remove(self, key_hash: str) -> None:
-        """Remove a key that the database does not hold."""
+        """Remove a key that is not in the database."""
         if self._keys.pop(key_hash, None) is not None:
             self._dirty = True
             await self._save()
@@ -97,7 +97,7 @@ def read_cache(path: Path) -> dict[str, CachedKey]:
     except FileNotFoundError:
         return {}
     except (OSError, *DECODE_ERRORS) as error:
-        log.warning("%s cannot be read and begins anew: %s", path, error)
+        log.warning("%s cannot be read and is replaced by an empty one: %s", path, error)
         return {}
 
 
@@ -113,7 +113,7 @@ def write_private_file(path: Path, content: bytes) -> None:
         raise
 
 
-RECHECK_INTERVAL = 5.0
+RECHECK_INTERVAL = 5.0  # seconds for which a checked key is trusted without another query
 MAX_RECENT = 10_000
 REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
     "unknown": ("this key is unknown to this hub", "`dragoman keys list{data}` shows the valid keys"),
@@ -135,11 +135,11 @@ NO_KEY = (
     "`dragoman keys create{data} --owner NAME` makes one; send it as `Authorization: Bearer dgm_...`",
 )
 FORWARDING_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-"""Headers of a proxy: a caller behind one on this machine may be anywhere."""
+"""Headers of a proxy: a request from a proxy on this machine may come from anywhere."""
 
 
 class KeyRejected(Exception):
-    """A key that the database does not hold as valid, with the reason."""
+    """A key that is not valid in the database, with the reason."""
 
     def __init__(self, reason: KeyRejection) -> None:
         super().__init__(reason)
@@ -181,7 +181,7 @@ class Auth:
         self._recent: dict[str, tuple[float, Identity]] = {}
 
     def forget_tokens(self, covers: Callable[[SessionBounds], bool]) -> None:
-        """Check session tokens with these bounds again when they are used next, not in a few seconds."""
+        """Drop session tokens with these bounds from the cache, so that their next use is checked."""
         for secret, (_, identity) in list(self._recent.items()):
             if identity.bounds is not None and covers(identity.bounds):
                 del self._recent[secret]
@@ -285,7 +285,7 @@ class Auth:
             ) from error
         if cached.expires_at is not None and cached.expires_at <= self._now():
             raise KeyRejected("expired")
-        log.debug("the database does not answer (%s); a key of %r is believed", error, cached.identity.owner)
+        log.debug("the database does not answer (%s); using a cached key of %r", error, cached.identity.owner)
         return cached.identity, cached.expires_at
 
 

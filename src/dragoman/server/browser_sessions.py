@@ -1,9 +1,9 @@
-"""Sign-ins of browsers: a cookie in the place of a key, for the paths under `/api`.
+"""Sign-ins of browsers: a cookie instead of a key, for the paths under `/api`.
 
-The cookie is HttpOnly and SameSite=Strict, so that scripts cannot read it and other sites do not cause it to
-be sent. Pages of the same site (another port of this machine) are told apart by `Sec-Fetch-Site` and
-`Origin`; and whatever changes something must carry a token in a header, which only a page of this origin can
-read.
+The cookie is HttpOnly and SameSite=Strict, so that scripts cannot read it and other sites cannot make
+browsers send it. Pages of the same site (another port of this machine) are recognized by `Sec-Fetch-Site` and
+`Origin`. A request that changes something must also carry a token in a header, which only a page of this
+origin can read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SignedIn(msgspec.Struct, frozen=True):
 
 
 class BrowserSessions:
-    """Finds the caller behind a cookie. What was found is trusted for a few seconds, as keys are."""
+    """Finds the caller behind a cookie. Like a key, a cookie is trusted for RECHECK_INTERVAL seconds."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ def session_cookie(exchange: Exchange, token: str, *, seconds: float) -> str:
 
 
 def csrf_token(token: str) -> str:
-    """Return what a page of the session sends with its changes; it does not tell the session's token."""
+    """Return the token that a page sends with changes. The session's token cannot be derived from it."""
     return hashlib.sha256(f"csrf:{token}".encode(errors="replace")).hexdigest()
 
 

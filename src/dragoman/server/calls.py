@@ -171,10 +171,10 @@ class CallReader:
         owners = {line.owner for line in lines} | {record.owner for record in records}
         if run is None and not (owners and all(map(self._may_see, owners))):
             raise NotFound(f"there is no run or call {id!r}", hint=LIST_HINT)
-        crown = deleted_run_root(id, lines=lines, records=records) if run is None else await self._root(run)
+        root = deleted_run_root(id, lines=lines, records=records) if run is None else await self._root(run)
         answers = [model_call_node(record) for record in records]
-        grove = CallTreeBuilder(lines, model_calls=answers, source=self._source)
-        return build_run_tree(crown, answers, builder=grove), count - len(lines) + grove.omitted_count
+        builder = CallTreeBuilder(lines, model_calls=answers, source=self._source)
+        return build_run_tree(root, answers, builder=builder), count - len(lines) + builder.omitted_count
 
     async def _root(self, run: RunRecord) -> RunRow:
         """Return the root of a run's tree; one that has ended while its answer waits is pending."""
@@ -194,10 +194,10 @@ class CallReader:
         parents = [line for line in parents if self._may_see(line.owner)]
         filters = {"run_id": this.run_id} if this.run_id else {"call_id": this.id}
         records = await self._store.usage.list(filters=filters, limit=self._max_nodes)
-        grove = CallTreeBuilder(
+        builder = CallTreeBuilder(
             lines, model_calls=[model_call_node(record) for record in records], source=self._source
         )
-        tree = grove.subtree(this.id) or call_node(this, source=self._source(this.operation, this.owner))
+        tree = builder.subtree(this.id) or call_node(this, source=self._source(this.operation, this.owner))
         path: list[Json] = [path_step(call_node(line)) for line in parents]
         if this.run_id:
             run = await self._store.runs.get(this.run_id)
@@ -207,7 +207,7 @@ class CallReader:
             if run is not None:
                 tree = await self._tasks.add(tree, run)
                 path = [*await self._tasks.tasks.path(run), *path]
-        return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count, path=path)
+        return tree_to_json(tree, left_out=count - len(lines) + builder.omitted_count, path=path)
 
     async def _cursor(self, query: Mapping[str, str]) -> tuple[float, str] | None:
         """Return the position in the list where the page begins."""
@@ -256,7 +256,7 @@ class CallHandlers:
     async def list(self, exchange: Exchange) -> None:
         """List matching calls (see `FILTERS`), newest first; `?limit` and `?before` page.
 
-        With `?roots=1` list what was started from outside, see `RootLister`.
+        With `?roots=1` list the root runs and calls, see `RootLister`.
         """
         reader = self._reader(exchange)
         if parse_flag(exchange.query, "roots"):
@@ -288,7 +288,7 @@ def call_not_found(id: str) -> NotFound:
 
 
 def answer_to_json(approval: ApprovalRequest) -> Json:
-    """Return what was asked about a call, and the answer, as JSON; `GET /api/approvals/{id}` has the rest."""
+    """Return the approval of a call as JSON, without its content, which `GET /api/approvals/{id}` has."""
     return {
         "id": approval.id,
         "status": approval.status,

@@ -52,7 +52,7 @@ class ChatHandlers:
         self._settings = settings
 
     async def post(self, exchange: Exchange) -> None:
-        """Start a run and stream it; one in the background is answered by its id."""
+        """Start a run and stream it; for a background run respond with its id at once."""
         dialect, interval = response_dialect(exchange), requested_interval(exchange)
         raw = await read_chat_body(exchange, self._settings)
         parse = partial(
@@ -93,7 +93,7 @@ class ChatHandlers:
             )
 
     async def resume(self, exchange: Exchange) -> None:
-        """Stream the active run from the first part of its message, or the answer of one that has just ended.
+        """Stream the active run from the start of its message, or the answer of a run that has just ended.
 
         204 when there is neither.
         """
@@ -147,7 +147,7 @@ class ChatHandlers:
 
 
 async def read_chat_body(exchange: Exchange, settings: ChatSettings) -> bytes:
-    """Return the body; of a long one, without the oldest messages: the session has its history."""
+    """Return the body; a long one without its oldest messages, which the session has anyway."""
     limit, most = settings.body, settings.history
     declared = exchange.headers.get("content-length", "")
     if (size := parse_digits(declared)) is not None:

@@ -36,7 +36,7 @@ class EventHandlers:
         self._followers = WeakSet[EventFollower]()
 
     def close(self) -> None:
-        """End all streams: the hub stops."""
+        """End all streams, because the hub stops."""
         for follower in list(self._followers):
             follower.close()
 
@@ -54,7 +54,7 @@ class EventHandlers:
             with shared, DisconnectWatch(exchange, at_once=True) as watch:
                 await exchange.start_response(200, HEADERS)
                 comment = partial(exchange.send_chunk, KEEP_ALIVE)
-                await comment()  # a client knows that it follows from now on
+                await comment()  # tells the client that it follows from now on
                 async with KeepAlive(comment, self._keep_alive) as timer:
                     await self._send_events(exchange, follower, timer=timer)
                 watch.response_complete = True
@@ -81,7 +81,7 @@ class EventHandlers:
         )
 
     async def _filter(self, exchange: Exchange, session: Session | None) -> EventFilter:
-        """Return what the query asks for. Raises BadRequest."""
+        """Return the filter of the query. Raises BadRequest."""
         names = tuple(name for name in exchange.query.get("name", "").split(",") if name)
         if len(names) > MAX_NAMES:
             raise BadRequest(f"name lists more than {MAX_NAMES} names", field="name")

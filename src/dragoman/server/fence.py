@@ -1,4 +1,4 @@
-"""Refuses all requests to a host that others took for dead."""
+"""Refuses all requests to a host that the other hosts have fenced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRY_AGAIN_LATER = 1013
 
 
 class FenceGate:
-    """An ASGI app that leads to another one until it is closed, and refuses everything from then on."""
+    """An ASGI app that passes requests to another app until it is closed, and then refuses all."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -27,7 +27,7 @@ class FenceGate:
         return self._error is not None
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when it is closed, at once if it is."""
+        """Call `callback` when the gate is closed; at once if it is closed already."""
         if self.is_closed:
             callback()
         else:

@@ -1,7 +1,7 @@
 """Trees of calls as JSON lines: nodes for a page that draws them, and whole subtrees for an export.
 
 Both are sent page by page as they are read, so that a tree of any size costs the hub little memory. The last
-line says that it is the last: without it the answer was cut off.
+line is marked as the end; without it the response is incomplete.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Json: TypeAlias = dict[str, Any]
 Lines: TypeAlias = AsyncGenerator[bytes, None]
 MAX_NODES = 200_000
 DEFAULT_NODES = "100000"
-FIRST_PAGE = 1_000  # nodes that a page can draw soon
+FIRST_PAGE = 1_000  # nodes; small, so that a page can begin to draw soon
 PAGE = 5_000
 USAGE_PAGE = 500
 HEADERS = {"content-type": "application/x-ndjson", "cache-control": "no-store"}
@@ -91,7 +91,7 @@ class CallStreamHandlers:
         await send_lines(exchange, reader.export(now=self._clock()), headers=headers)
 
     async def _find(self, exchange: Exchange) -> RootRow:
-        """Return the run or the call. NotFound, the same for another owner's as for none."""
+        """Return the run or the call. Raises NotFound, also for one of another owner."""
         caller, id = exchange.identity, exchange.path_params["id"]
         require_scope(caller, *RUN_DATA_SCOPES)
         if self._flush_usage is not None and self._store.database.is_up:
@@ -110,7 +110,7 @@ class SubtreeReader:
         self._root = root
         self._caller = caller
         self._of: RootOf = "run" if root.kind == "run" else "call"
-        # All calls of a run are its owner's concern; below a call may be those that a spoke of another made.
+        # The owner of a run may see all its calls; below a call there may be calls by another owner's spoke.
         self._owner = None if self._of == "run" else visible_owner(caller)
         visible = visible_owner(caller)
         self._tasks = TaskList(store, may_see=lambda owner: is_visible(owner, to=visible))
@@ -141,7 +141,7 @@ class SubtreeReader:
         yield line({"end": {"calls": count, "next": next, "complete": not more}})
 
     async def _task_rows(self, since: float | None) -> list[Sequence[Any]]:
-        """Return the tasks that were given in the run, and their runs. What those did is below these."""
+        """Return rows of the tasks that were given in the run, and of their runs, without these runs' calls."""
         run = await self._store.runs.get(self._root.id)
         tasks = [] if run is None else await self._tasks.list(run)
         changed = [
@@ -177,7 +177,7 @@ class SubtreeReader:
             limit -= page.count
 
     async def _branch(self, limit: int) -> AsyncGenerator[NodePage, None]:
-        """Yield a call and what is below it, level by level: the calls of no run have nothing in common."""
+        """Yield a call and its descendants, level by level: without a run no column selects them all."""
         nodes = self._store.call_nodes
         yield await nodes.one(self._root.id)
         level: list[str] = [self._root.id]
@@ -221,7 +221,7 @@ class SubtreeReader:
         yield line({"kind": "end", "calls": count, "complete": len(ids) < MAX_NODES})
 
     async def _head(self, now: float) -> Json:
-        """Return what a page shows above the tree."""
+        """Return the data that a page shows above the tree."""
         lister = RootLister(self._store, caller=self._caller, now=now)
         root = lister.to_json(self._root)
         path: list[Json] = []

@@ -1,4 +1,4 @@
-"""The list of what was started from outside, as the query of `/api/calls?roots=1` asks for it."""
+"""The list of root runs and calls, which were started from outside: `/api/calls?roots=1`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class RootLister:
 
 
 def path_step(node: CallTreeNode) -> Json:
-    """Return what a path shows of a node."""
+    """Return a node as an element of a path."""
     return {"id": node.id, "kind": node.kind, "name": node.name, "status": node.status}
 
 

@@ -1,7 +1,7 @@
 """The prompt of a run: the instructions, the tools and the messages that its model calls are made from.
 
-Requests to providers are not stored: this is made again from the agent as it is configured now, and from the
-session as it is stored. Hooks, briefings and the limits of the context may have changed what was sent.
+Requests to providers are not stored. The prompt is rebuilt from the agent's present configuration and the
+stored session. Hooks, briefings and context limits may have changed the actual requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PromptReader:
     """Reads prompts for one caller, who may see the runs."""
 
     def __init__(self, store: Store, factory: RunFactory | None, *, caller: Identity) -> None:
-        """`factory` None: for an app beside a hub, which has no agents."""
+        """`factory` is None in an app beside a hub, which has no agents."""
         self._store = store
         self._factory = factory
         self._caller = caller

@@ -1,7 +1,7 @@
 """HTTP handlers of the console's pages: one HTML page for all addresses, and its scripts and styles.
 
-They are built from `console/` into `static/` here, compressed beside each file. A hub that was installed from
-a build without npm has none, and answers with a page that says so.
+They are built from `console/` into `static/` here, each with compressed copies. A hub that was installed from
+a build without npm has no console, and responds with a page that says so.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_built() -> bool:
 class ConsolePages:
     """Handlers of `/console` and everything below it.
 
-    The first request reads all files, about 1.6 MB: a page finds its scripts as long as the hub runs, also
+    The first request reads all files, about 1.6 MB, so that a page finds its scripts while the hub runs, even
     after the package was replaced on the disk.
     """
 
@@ -64,7 +64,7 @@ class ConsolePages:
         self._contents: Mapping[str, bytes] = {}
 
     async def redirect(self, exchange: Exchange) -> None:
-        """Lead from `/console` to `/console/`, from which the page's addresses are relative."""
+        """Redirect `/console` to `/console/`, to which the page's addresses are relative."""
         await exchange.respond(308, headers={"location": "console/", "cache-control": "no-cache"})
 
     async def page(self, exchange: Exchange) -> None:

@@ -47,7 +47,7 @@ class SignInHandlers:
         has_hosts: bool,
         keep_alive: float,
     ) -> None:
-        """`has_hosts`: several hosts share the database, so that not all events of calls come by here.
+        """`has_hosts`: several hosts share the database, so that this host does not see all events of calls.
 
         `keep_alive`: seconds after which a stream that is idle gets a comment.
         """
@@ -58,7 +58,7 @@ class SignInHandlers:
         self._keep_alive = keep_alive
 
     async def get(self, exchange: Exchange) -> None:
-        """Say who is signed in, what they may do, and the token that changes need."""
+        """Respond with the signed-in identity, its scopes, and the token that changes need."""
         if not self._auth.is_required:
             identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
             await exchange.respond(200, self._signed_in(identity), headers=NO_STORE)

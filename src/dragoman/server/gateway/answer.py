@@ -1,8 +1,8 @@
 """Answers on their way to a gateway client: relayed as bytes, or translated from events.
 
-Both are what a `ModelCall` reads. A client that speaks its provider's own protocol gets the provider's bytes
-as they are, while a tap reads usage and errors out of them; any other gets the provider's events, encoded in
-its dialect.
+A `ModelCall` reads both. A client that speaks its provider's own protocol gets the provider's bytes as they
+are, while a tap reads usage and errors from them. Any other client gets the provider's events, encoded in its
+dialect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dragoman.wire.unsupported_content import UNCERTAIN_EVENTS, omitted_content
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
 DOCUMENT_STARTS = (b"{", b"[")
 STREAM_STARTS = (b"data:", b"event:", b":", b"id:", b"retry:")
-EVENT_SIZE = 20  # characters that take as much time to encode as an event
+EVENT_SIZE = 20  # encoding an event takes as long as encoding this many characters
 USAGE_WAIT = 0.06  # seconds that a finished answer's usage may still take after its client has gone
 
 Send = Callable[[Callable[[RelayedResponse], Awaitable[None]]], Awaitable[None]]
@@ -42,7 +42,7 @@ class TranslatedAnswer:
     """An answer made of events, for a client of another family or of one of the hub's own dialects.
 
     Without an `encoder` the client gets a document: `start` then collects all `events`. `start` first awaits
-    `check`, which raises BadRequest for what the provider cannot be asked.
+    `check`, which raises BadRequest for a request that the provider does not support.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TranslatedAnswer:
 
     @property
     def size(self) -> int:
-        """About how many bytes the collected events take; of many, some number above `SMALL`."""
+        """About how many bytes the collected events take; exact only up to `SMALL`."""
         size = self.progress.text_length + EVENT_SIZE * len(self.events)
         for event in self.events if size <= SMALL else ():
             if isinstance(event, e.File):
@@ -108,7 +108,7 @@ class TranslatedAnswer:
 
     @property
     def omitted(self) -> list[str]:
-        """What the client's protocol has no place for, by the names of events."""
+        """The names of the events that the client's protocol cannot carry."""
         if isinstance(self.encoder, HubAnswerEncoder):
             return []
         has_text = self.progress.text_length > 0
@@ -121,7 +121,7 @@ class TranslatedAnswer:
 
 
 class RelayedAnswer:
-    """An answer in the client's own protocol: its bytes are passed on, a tap reads along.
+    """An answer in the client's own protocol: its bytes are passed on while a tap reads them.
 
     `send` sends the request, and calls back with the response of each attempt, inside the provider's retries:
     an error that stands at the beginning of a stream is treated like one in the status. `translate` makes the
@@ -174,7 +174,7 @@ class RelayedAnswer:
             try:
                 return await converted.start()
             except ProviderError:
-                self._progress = converted.progress  # which is paid for
+                self._progress = converted.progress  # the tokens that were used are paid for
                 raise
         return self
 
@@ -208,11 +208,11 @@ class RelayedAnswer:
             response.close()
 
     async def _handle(self, response: RelayedResponse) -> None:
-        """Read until there is something to pass on; raise what another attempt may avoid."""
+        """Read until there is something to pass on; raise an error that another attempt may avoid."""
         self._response = response
         self._progress.key = response.key
         try:
-            if self._stream:  # a new tap: what is hidden depends on what this attempt has asked for
+            if self._stream:  # a new tap: whether usage is hidden depends on what this attempt requested
                 self._tap = self._make_tap()
                 await self._read_stream(response, self._tap)
             else:
@@ -260,8 +260,7 @@ class RelayedAnswer:
     async def _read_whole_stream(self, response: RelayedResponse, start: bytes) -> bytes:
         """Return a stream that came in place of a document, up to its end.
 
-        What becomes of the connection after that is of no importance: some servers leave it open, others
-        break it off.
+        The connection does not matter after that: some servers leave it open, others close it abruptly.
         """
         tap, pieces, raw = self._make_tap(), [start], start
         try:

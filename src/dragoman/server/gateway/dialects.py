@@ -1,4 +1,4 @@
-"""The tongues of the gateway's clients: how a request is read and an answer spelled, for each family."""
+"""The dialects of the gateway's clients: parsing of requests and encoding of answers, for each family."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap
 
 
 class AnswerEncoder(Protocol):
-    """Spells one answer for a client: a stream dialect that can also fail."""
+    """Encodes one answer for a client: a stream dialect with frames for errors."""
 
     headers: Mapping[str, str]
 
     def encode(self, batch: Sequence[Event]) -> bytes:
-        """The frames of a batch."""
+        """Return the frames of a batch."""
 
     def encode_error(self, error: DragomanError) -> bytes:
-        """The last frame, when the answer failed."""
+        """Return the last frame of an answer that failed."""
 
     def end(self) -> bytes:
-        """The last frames of a complete answer."""
+        """Return the last frames of a complete answer."""
 
 
 class ClientDialect(Protocol):
-    """One family's protocol, as a door speaks it."""
+    """The protocol of one family of clients, as an endpoint of the gateway speaks it."""
 
     family: Family
     relays: bool  # whether a server of the same family gets the request as it is
@@ -49,38 +49,38 @@ class ClientDialect(Protocol):
     forwarded_headers: Sequence[str]  # headers of the client that are for a server of the same family
 
     def url(self, server: UpstreamServer) -> str:
-        """Where a server of the same family is asked."""
+        """Return the URL at which a server of the same family answers such requests."""
 
     def parse_request(self, raw: bytes) -> ClientRequest:
-        """A request for a provider of another family."""
+        """Return the request for a provider of another family. Raises BadRequest."""
 
     def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
-        """Fields of a relayed request that a server of the same family must not get as they are."""
+        """Return replacements for fields of a relayed request that its server would refuse."""
 
     def stream_encoder(
         self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
     ) -> AnswerEncoder:
-        """The answer to a streaming client; `input_tokens` estimates the prompt."""
+        """Return the encoder of an answer to a streaming client; `input_tokens` estimates the prompt."""
 
     def encode_document(
         self, parsed: ClientRequest, events: Sequence[Event], *, id: str, model: str, input_tokens: int
     ) -> bytes:
-        """The answer to any other."""
+        """Return the answer to a client that does not stream."""
 
     def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
-        """A tap on an answer that is relayed as a stream; `defaults` fill in what the server leaves out."""
+        """Return a tap on an answer that is relayed as a stream; `defaults` fill in missing fields."""
 
     def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
-        """What an answer that is relayed as a document says of itself."""
+        """Return usage, model and finish reason of an answer that is relayed as a document."""
 
     def error_status(self, error: DragomanError) -> int:
-        """The HTTP status of an error."""
+        """Return the HTTP status of an error."""
 
     def error_body(self, error: DragomanError, request_id: str) -> dict[str, Any]:
-        """The body of an error."""
+        """Return the body of an error."""
 
     def error_frame(self, error: DragomanError, request_id: str) -> bytes:
-        """The frame of an error inside a relayed stream."""
+        """Return the frame of an error inside a relayed stream."""
 
 
 class ChatCompletionsDialect:
@@ -164,7 +164,7 @@ class EmbeddingsDialect(ChatCompletionsDialect):
     endpoint = "embeddings"
 
     def parse_request(self, raw: bytes) -> ClientRequest:
-        """See `ClientDialect`: no other family has a word for it. BadRequest."""
+        """See `ClientDialect`. Raises BadRequest: no other family supports embeddings."""
         raise BadRequest(
             "the provider of this model does not support embeddings",
             field="model",

@@ -1,4 +1,4 @@
-"""The gateway's doors: OpenAI's and Anthropic's clients in, any provider behind, all of it accounted for."""
+"""The gateway's endpoints: any provider for clients of OpenAI and Anthropic, with limits and usage."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ from dragoman.wire.token_estimate import MAX_IMAGE_TOKENS, estimate_input
 
 log = logging.getLogger(__name__)
 SMALL_BODY = 64 * 1024  # bytes; the tokens of a longer body are estimated by its content
-UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that counts no tokens
+UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that cannot count tokens
 MAX_EMBEDDING_VALUES = 2_000_000  # tokens as numbers, which are relayed as they are
 PrepareBody: TypeAlias = Callable[[bytes], Awaitable[bytes]]
-MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as long as they are told
+MAX_RETRY_AFTER = 60  # seconds; some clients sleep as long as `retry-after` says
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gateway:
-    """The doors under `/v1`."""
+    """The endpoints under `/v1`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Gateway:
         return self.serve(exchange, MESSAGES)
 
     async def count_tokens(self, exchange: Exchange) -> None:
-        """How many tokens a Messages request has: as its provider counts, or an estimate."""
+        """Respond with the tokens of a Messages request: the provider's count, or an estimate."""
         exchange.response_headers |= request_id_headers(exchange.request_id)
         with self._meter.enter(exchange.identity):
             await self._count_tokens(exchange)
@@ -131,7 +131,7 @@ class Gateway:
         await exchange.respond(200, {"input_tokens": tokens}, headers={"x-dragoman-estimated": "true"})
 
     async def models(self, exchange: Exchange) -> None:
-        """The models that the key may ask, in a form that both families' clients read."""
+        """Respond with the models that the key may use, in a form that both families' clients read."""
         names = self.catalog.allowed_models(exchange.identity)
         data = [self._model_object(name) for name in names]
         body = {"object": "list", "data": data, "has_more": False}
@@ -139,7 +139,7 @@ class Gateway:
         await exchange.respond(200, {**body, **ends})
 
     async def model(self, exchange: Exchange) -> None:
-        """One model."""
+        """Respond with one model."""
         name = exchange.path_params["id"]
         self.catalog.routing.entry_routes(name)  # NotFound, also for a key that may ask for anything
         require_model_access(exchange.identity.models, name, routing=self.catalog.routing)
@@ -154,7 +154,7 @@ class Gateway:
 
     @property
     def body_limit(self) -> int:
-        """The most bytes of a request."""
+        """The most bytes of a request's body."""
         return self._settings.body_limit
 
     @property
@@ -166,13 +166,13 @@ class Gateway:
         self, exchange: Exchange, dialect: ClientDialect, *, prepare: PrepareBody | None = None
     ) -> None:
         """Answer a model request. `prepare` returns the body to answer in place of the client's."""
-        with self._tracing.request("POST", exchange.path, headers=exchange.headers) as door:
+        with self._tracing.request("POST", exchange.path, headers=exchange.headers) as span:
             try:
                 await self._serve(exchange, dialect, prepare=prepare)
             except DragomanError as error:
-                door.set_status(dialect.error_status(error))
+                span.set_status(dialect.error_status(error))
                 raise
-            door.set_status(200)
+            span.set_status(200)
 
     async def _serve(
         self, exchange: Exchange, dialect: ClientDialect, *, prepare: PrepareBody | None
@@ -289,7 +289,7 @@ def needs_parsing(dialect: ClientDialect, body: bytes, *, routes: ModelRoutes) -
 
 
 def parse_request(dialect: ClientDialect, body: bytes, *, route: Route) -> ParsedBody | BadRequest:
-    """Parse a long body; what is wrong with an invalid one: a server of the same family may know better."""
+    """Parse a long body. Return the error of an invalid one, which a server of the same family may accept."""
     try:
         parsed = dialect.parse_request(body)
     except BadRequest as error:
@@ -299,37 +299,37 @@ def parse_request(dialect: ClientDialect, body: bytes, *, route: Route) -> Parse
 
 
 async def count_upstream(route: Route, head: RawRequestBody, *, headers: Mapping[str, str]) -> bytes | None:
-    """What the provider counts; None when it does not."""
+    """Return the provider's token count as a JSON document; None if it does not count."""
     provider = route.provider
     if not isinstance(provider, RemoteProvider) or provider.family != MESSAGES.family:
         return None
-    heard: list[bytes] = []
+    documents: list[bytes] = []
 
     async def listen(relay: RelayedResponse) -> None:
         document = await relay.read()
         if "input_tokens" in read_document(document, "input_tokens"):
-            heard.append(document)
+            documents.append(document)
             relay.mark_succeeded()
         relay.close()
 
-    passed = {name: headers[name] for name in MESSAGES.forwarded_headers if name in headers}
+    forwarded = {name: headers[name] for name in MESSAGES.forwarded_headers if name in headers}
     url = provider.server.url("/messages/count_tokens", root="/v1")
     try:
         await provider.relay(
             url,
             lambda: head.rewrite(route.model, options={}, replaced=MESSAGES.replaced_fields(head)),
             size=head.size,
-            headers=passed,
+            headers=forwarded,
             handle=listen,
         )
     except ProviderError as error:
         if error.upstream_status not in UNSUPPORTED_STATUSES:
             raise
-    return heard[0] if heard else None
+    return documents[0] if documents else None
 
 
 async def send_error(exchange: Exchange, error: DragomanError, *, dialect: ClientDialect) -> None:
-    """Answer an error in the door's own words."""
+    """Respond with an error in the format of a dialect."""
     if exchange.response_started:
         log.error("%s %s failed after its answer began: %s", exchange.method, exchange.path, error.message)
         raise error
@@ -346,7 +346,7 @@ async def send_error(exchange: Exchange, error: DragomanError, *, dialect: Clien
 
 
 class UnknownClientPath:
-    """The ASGI app of what is nowhere under `/v1`: a 404 as the client reads it.
+    """The ASGI app of unknown paths under `/v1`: a 404 in the client's dialect.
 
     Anthropic's clients send a version, OpenAI's do not.
     """
@@ -360,7 +360,7 @@ class UnknownClientPath:
 
 
 def may_retry(error: DragomanError) -> bool:
-    """Whether the client may ask again by itself: not where the hub has tried often enough."""
+    """Return whether the client may retry by itself: not where the hub has retried already."""
     return error.caller_may_retry if isinstance(error, ProviderError) else error.transient
 
 

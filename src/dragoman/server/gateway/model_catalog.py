@@ -1,4 +1,4 @@
-"""The model catalog: what one configuration says of models, as the gateway looks it up."""
+"""The model catalog: the routes, options, prices and names of models in one configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dragoman.providers.routing import Routing, require_model_access
 
 
 class ModelCatalog(msgspec.Struct, frozen=True, kw_only=True):
-    """What the configuration says of models; a new one replaces it while requests are under way.
+    """The models of a configuration. A reload replaces the catalog while requests are under way.
 
-    `options` are what each provider is always given; `price` finds the price of a route; `models` are the
+    `options` are sent with every request to a provider; `price` finds the price of a route; `models` are the
     names that clients are shown.
     """
 

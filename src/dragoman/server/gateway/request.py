@@ -46,10 +46,10 @@ JSON_HEADERS = {"content-type": "application/json"}
 
 
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks for.
+    """The plan of a client's request: its body, routes, and estimates.
 
-    `input_tokens` estimates the prompt, `unseen_tokens` are the most of files that it only names and of which
-    the client's limits need to know, `parsed` is there for a long body (or what is wrong with it),
+    `input_tokens` estimates the prompt; `unseen_tokens` bounds the tokens of files that it only names, where
+    the client's limits need that; `parsed` is the parsed request of a long body, or the error in it;
     `keep_alive` is in seconds.
     """
 
@@ -114,11 +114,11 @@ class GatewayRequest:
                 self._call.fail(DragomanError("an internal error of the hub"))
                 raise
             finally:
-                self._exchange.on_key_ended = None  # no cycles: they would wait for the garbage collector
+                self._exchange.on_key_ended = None  # no reference cycles for the garbage collector
                 try:
                     await self._call.leave()
                 finally:
-                    del self._call  # as above, with the answer
+                    del self._call  # as above: the call refers to the answer
 
     def stop(self, error: DragomanError | None = None) -> None:
         """End the request now with this error; without one, because the hub is shutting down."""
@@ -222,7 +222,7 @@ class GatewayRequest:
         )
 
     async def _check(self, parsed: ClientRequest, request: ModelRequest, *, route: Route) -> None:
-        """Note what a route drops of a request. BadRequest for what cannot be dropped."""
+        """Record the fields that a route drops. Raises BadRequest for one that cannot be dropped."""
         provider = route.provider
 
         def find_dropped() -> list[str]:
@@ -282,7 +282,7 @@ class GatewayRequest:
                 model=answer.progress.model or self._plan.head.model,
                 input_tokens=self._plan.input_tokens,
             )
-            return await offload(answer.size + weigh(self._plan.body), encode)  # some repeat what was sent
+            return await offload(answer.size + weigh(self._plan.body), encode)  # some repeat the request
         return answer.document if isinstance(answer, RelayedAnswer) else None
 
     async def _send_stream(self, first: bytes | None, watch: DisconnectWatch) -> None:
@@ -307,17 +307,17 @@ class GatewayRequest:
         await self._send_last(last, watch)
 
     def _omitted(self, answer: TranslatedAnswer) -> str:
-        """Return what the client's protocol has no place for in a translated answer; "" for nothing."""
+        """Return the names of events that the client's protocol cannot carry; "" for none."""
         if omitted := answer.omitted:
             log.warning(
-                "an answer was sent without %s: %s has no place for it",
+                "an answer was sent without %s: %s cannot carry it",
                 ", ".join(omitted),
                 self._plan.dialect.endpoint,
             )
         return format_names(omitted)
 
     def _stream_encoder(self) -> AnswerEncoder | None:
-        """The encoder of a translated answer; a relayed one ends with its server's own bytes."""
+        """Return the encoder of a translated answer; None for a relayed one, which ends by itself."""
         answer = self._call.answer
         return answer.encoder if isinstance(answer, TranslatedAnswer) else None
 
@@ -329,7 +329,7 @@ class GatewayRequest:
         headers: dict[str, str] = {}
         if self._call.route is not None:
             headers["x-dragoman-model"] = header_value(self._call.route.name)
-        if dropped := [*self._dropped_fields, *self._rejected_options()]:  # which may have been just now
+        if dropped := [*self._dropped_fields, *self._rejected_options()]:  # some are known only by now
             headers["x-dragoman-dropped"] = format_names(dropped)
         return headers
 
@@ -345,7 +345,7 @@ class GatewayRequest:
         await self._send_last(self._error_frame(error), watch)
 
     async def _handle_cancellation(self, watch: DisconnectWatch) -> None:
-        """The client has gone, its key has ended, or the hub is shutting down."""
+        """End a request whose client has gone, whose key has ended, or because the hub is shutting down."""
         await self._call.leave()
         error = self._stop_error
         if error is None or watch.disconnected:

@@ -1,1 +1,1 @@
-"""The door for clients of OpenAI's Responses API, with the state that its clients refer to."""
+"""The endpoints of OpenAI's Responses API, with the state that its clients refer to."""

@@ -1,4 +1,4 @@
-"""What is new in a request for an agent: a message of the user, outputs of tools, answers to approvals."""
+"""The new input in a request for an agent: a user message, outputs of tools, answers to approvals."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _UNUSED_FIELDS = (
     *("max_output_tokens", "temperature", "top_p", "top_logprobs", "service_tier", "truncation"),
     *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
 )
-"""What a request says of its model: an agent has its own."""
+"""Fields about the model of a request, which an agent does not use: it has its own settings."""
 MAX_CALLS = 1_000_000
 _encode = msgspec.json.Encoder().encode
 
 
 class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new in a request: a message of the user, or what an answer waits for.
+    """The new input in a request: a message of the user, or inputs that an answer waits for.
 
-    `tools` are those that the agent may call; `dropped` is what it does not use of the request.
+    `tools` are those that the agent may call; `dropped` names the fields that it does not use.
     `max_tool_calls` and `output_format` are those of a `ChatRequest`.
     """
 
@@ -49,7 +49,7 @@ class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_input(state: RequestState) -> AgentInput:
-    """Parse what is new in a request. Raises BadRequest."""
+    """Parse the new input in a request. Raises BadRequest."""
     items: list[dict[str, Any]] = [msgspec.json.decode(item) for item in state.items]
     others = [item for item in items if item.get("type") not in (*_OUTPUTS, _ANSWER)]
     if any(item.get("role") == "assistant" or item.get("type") == "item_reference" for item in others):
@@ -91,7 +91,7 @@ def read_format(parsed: ResponsesRequest) -> str | None:
 
 
 def unused_fields(parsed: ResponsesRequest, state: RequestState, *, tools: Sequence[Tool]) -> list[str]:
-    """Return what an agent does not use of a request that a model would."""
+    """Return the fields of a request that a model would use and an agent does not."""
     unused = [name for name in _UNUSED_FIELDS if bytes(state.fields.get(name, b"null")) != b"null"]
     if any(message.role == "system" for message in parsed.request.messages):
         unused.append("input[].role.developer")

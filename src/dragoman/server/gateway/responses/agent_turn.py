@@ -1,4 +1,4 @@
-"""The responses of agents: where the answer of each is, and what is known of it before its answer."""
+"""The responses of agents: where the answer of each is stored, and the fields known before the answer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AgentTurn(msgspec.Struct, rename={"message_id": "messageId"}, omit_defaults=True):
-    """Where the answer of a response is: the field `dragoman` of the response object.
+    """The message with a response's answer, stored in the field `dragoman` of the response object.
 
-    `parts`: how many parts of the message are of the responses before it.
+    `parts` is the number of parts that belong to earlier responses.
     """
 
     session: str
@@ -39,7 +39,7 @@ class AgentTurn(msgspec.Struct, rename={"message_id": "messageId"}, omit_default
 
 
 class AgentResponse(msgspec.Struct):
-    """The field of a response object that tells its turn; None if a model has answered."""
+    """The field of a response object with its turn; None if a model has answered."""
 
     dragoman: AgentTurn | None = None
 
@@ -47,7 +47,7 @@ class AgentResponse(msgspec.Struct):
 def response_head(
     parsed: ResponsesRequest, turn: AgentTurn, *, model: str, is_queued: bool = False
 ) -> ResponseHead:
-    """Return what is known of a response before its answer."""
+    """Return the fields of a response that are known before its answer."""
     fields = {**parsed.response_fields, "dragoman": msgspec.to_builtins(turn)}
     return ResponseHead(
         id=new_id("resp"),
@@ -64,7 +64,7 @@ def response_head(
 
 
 def stored_head(response: StoredResponse) -> ResponseHead:
-    """Return what was known of a stored response before its answer."""
+    """Return the fields of a stored response that were known before its answer."""
     body: dict[str, Any] = msgspec.json.decode(response.body)
     repeated = {name: body.get(name) or [] for name in ("tools", "context_management")}
     request = parse_responses_request(_encode({"model": body["model"], "input": "-", **repeated}))
@@ -89,5 +89,5 @@ def has_format(fields: Mapping[str, Any]) -> bool:
 
 
 def turn_of(response: StoredResponse) -> AgentTurn | None:
-    """Return where the answer of a response is; None if a model has answered."""
+    """Return the turn of a response; None if a model has answered."""
     return msgspec.json.decode(response.body, type=AgentResponse).dragoman
