@@ -141,7 +141,7 @@ class SubtreeReader:
         yield line({"end": {"calls": count, "next": next, "complete": not more}})
 
     async def _task_rows(self, since: float | None) -> list[Sequence[Any]]:
-        """Return rows of the tasks that were given in the run, and of their runs, without these runs' calls."""
+        """Return the rows of the tasks that the run gave to teams and of their runs, without their calls."""
         run = await self._store.runs.get(self._root.id)
         tasks = [] if run is None else await self._tasks.list(run)
         changed = [
