@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.cli.serving.workers import worker_command
 from tests.cli.program import Hub, finish, run, scripted, serving, start
 from tests.databases import VARIABLE
 from tests.postgres_server import shared_server
@@ -101,8 +102,20 @@ def test_workers_share_a_port_are_replaced_one_by_one_and_end_with_their_parent(
     assert rest.endswith(b"data: [DONE]\n\n")
     wait_until(lambda: len(workers(hub)) == 2 and not workers(hub) & second)
     third = workers(hub)
+    (hub.data.parent / "dragoman.yaml").write_text("")
+    hub.process.send_signal(signal.SIGHUP)
+    assert hub.process.stderr is not None
+    while "the configuration was not reloaded: " not in hub.process.stderr.readline():
+        pass
+    assert workers(hub) == third
     finish(hub.process, signal.SIGKILL)  # returns when nobody can write to its output any more
     wait_until(lambda: not any(map(is_running, third)))
+
+
+def test_workers_get_the_configuration_that_their_parent_has_found() -> None:
+    command = worker_command(["serve", "--workers", "2"], found_file=Path("dragoman.yaml"))
+    assert command[-5:] == ["serve", "--workers", "2", "--config", "dragoman.yaml"]
+    assert worker_command(["serve"], found_file=None)[-1] == "serve"
 
 
 def test_a_signal_ends_all_workers_and_the_program_with_0(hub: Hub) -> None:

@@ -53,14 +53,26 @@ async def started(
     folder: Path, config: Mapping[str, Any], *flags: str, **environ: str
 ) -> AsyncIterator[Process]:
     """A hub that is ready; killed at the end if it still runs."""
+    path = folder / "dragoman.yaml"
+    named = ("--config", str(path))
+    async with started_in(folder, config, *named, *(flags or ("--no-auth",)), environ=environ) as hub:
+        yield hub
+
+
+@asynccontextmanager
+async def started_in(
+    folder: Path, config: Mapping[str, Any], *flags: str, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Process]:
+    """As `started`, with these flags only: the hub finds its configuration in its folder."""
     (folder / "dragoman.yaml").write_bytes(msgspec.json.encode(config))
     with (folder / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "dragoman", "serve", "--config", str(folder / "dragoman.yaml")),
-            *("--data", str(folder / "data"), "--port", "0", *(flags or ("--no-auth",))),
-            env={**process_environment(folder / "data"), **environ},
+            *(sys.executable, "-m", "dragoman", "serve"),
+            *("--data", str(folder / "data"), "--port", "0", *flags),
+            env={**process_environment(folder / "data"), **(environ or {})},
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
+            cwd=folder,
         )
     assert process.stdout is not None
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_faults import speech_at, talk
-from tests.faults.gateway_process import Process, started
+from tests.faults.gateway_process import Process, started, started_in
 from tests.faults.gateway_upstream import END, MAIN, TEXT, Client, Way, ask, begun, provider
 from tests.providers.servers import Peer, chunk, serving
 from tests.waiting import until
@@ -137,6 +138,45 @@ async def test_sighup_takes_a_new_configuration_and_drops_no_stream(tmp_path: Pa
             assert b"data: [DONE]" in await running.until(END)
             other.leave()
             running.leave()
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def replace_by_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def truncate(file: Path) -> None:
+    file.write_text("\n")
+
+
+def truncate_to_comments(file: Path) -> None:
+    file.write_text("# the policy of this hub\n---\n")
+
+
+@pytest.mark.parametrize("finds_config", [False, True], ids=["named", "found"])
+@pytest.mark.parametrize("change", [remove, replace_by_pipe, truncate, truncate_to_comments])
+async def test_a_configuration_that_is_gone_or_empty_for_a_moment_opens_nothing(
+    tmp_path: Path, change: Callable[[Path], None], *, finds_config: bool
+) -> None:
+    """Without it, the hub would go on without its policy, limits and providers."""
+    file = tmp_path / "dragoman.yaml"
+    aliases = {"providers": {"up": provider("openai", "http://127.0.0.1:9")}, "aliases": {"old": "up/m"}}
+    config: dict[str, Any] = {**aliases, "policy_default": "deny"}
+    flags = ("--no-auth",) if finds_config else ("--no-auth", "--config", str(file))
+    async with started_in(tmp_path, config, *flags) as hub:
+        change(file)
+        hub.process.send_signal(signal.SIGHUP)
+        await hub.until_logged("was not reloaded")
+        assert await models(hub) == ["old"]
+        found = (await hub.http.get("/api/config")).json()
+        assert [rule["decision"] for rule in found["policy"]] == ["deny"]
+        file.unlink(missing_ok=True)
+        await reload(hub, tmp_path, {**config, "aliases": {"new": "up/m"}}, "was reloaded")
+        assert await models(hub) == ["new"]
 
 
 async def reload(hub: Process, folder: Path, config: Mapping[str, Any] | None, text: str) -> None:

@@ -103,6 +103,39 @@ def choose_config(
     return replace(add_operations(config, operations), database=url), source
 
 
+class ServedConfig:
+    """The configuration of a hub that begins, and what is found in its place later.
+
+    `source` says where it comes from. `found_file` is its file, if no option names one.
+    """
+
+    def __init__(self, named: Path | None, *, operations: Sequence[str], database: str | None) -> None:
+        """See `choose_config`; `named` is the file of an option. Raises ConfigError."""
+        self._file = named or find_config_file()
+        self._operations = operations
+        self._database = database
+        self.found_file = None if named is not None else self._file
+        self.current, self.source = choose_config(self._file, operations, database=database)
+
+    def read_again(self) -> Config:
+        """Return the configuration as it is now. ConfigError.
+
+        It is an error, too, when the file is gone, says nothing any more, or is a pipe: perhaps somebody is
+        just writing it, and without it the hub would go on without its policy and its limits.
+        """
+        file = self._file
+        if file is not None and file.exists() and not file.is_file():
+            raise ConfigError(f"cannot read {str(file)!r} again: it is not a regular file")
+        config, _ = choose_config(file, self._operations, database=self._database)
+        if file is not None and self._is_empty(config) and not self._is_empty(self.current):
+            raise ConfigError(f"{file} is empty", hint="restart the hub to run it without a configuration")
+        return config
+
+    def _is_empty(self, config: Config) -> bool:
+        defaults = add_operations(read_config(None), self._operations)
+        return config == replace(defaults, database=config.database)
+
+
 def find_config(file: Path | None) -> tuple[Config, str]:
     """Return the configuration as it is, and where it comes from."""
     path = file or find_config_file()

@@ -116,7 +116,10 @@ GC_THRESHOLDS = (10_000, 1, 2_500)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
-    """A hub to serve; `source` names the origin of its configuration, `read_config` reads it again."""
+    """A hub to serve; `source` names the origin of its configuration, `read_config` reads it again.
+
+    `found_file` is the configuration file that no option names.
+    """
 
     config: Config
     read_config: Callable[[], Config]
@@ -125,6 +128,7 @@ class ServeOptions(msgspec.Struct, frozen=True):
     port: int = 8000
     require_keys: bool = True
     source: str = ""
+    found_file: Path | None = None
     workers: int = 1
     worker: WorkerSettings | None = None
     """What this process got from its parent if it is one of several workers."""
@@ -164,7 +168,8 @@ async def run_workers(options: ServeOptions, listener: socket.socket) -> int:
             "several workers need a Postgres database: with SQLite one process has the data",
             hint="name one with --database postgresql://…, or leave out --workers",
         )
-    pool = WorkerPool(worker_command(sys.argv[1:]), listener, count=options.workers)
+    command = worker_command(sys.argv[1:], found_file=options.found_file)
+    pool = WorkerPool(command, listener, count=options.workers, check_config=options.read_config)
     url = listener_url(listener)
     return await pool.run(lambda: print_line(f"dragoman: listening on {url} with {options.workers} workers"))
 

@@ -49,24 +49,24 @@ def serve(
     replaces them one by one.
     """
     gc.disable()  # imports create no garbage; the collector is enabled again when the hub is ready
-    # late: the server imports slowly, and other commands do not need it
-    from dragoman.cli.config_discovery import choose_config, locating_errors  # late: as above
+    from dragoman.cli.config_discovery import ServedConfig, locating_errors  # late: the server imports slowly
     from dragoman.cli.serving.lifecycle import ServeOptions, run_service  # late: as above
     from dragoman.cli.serving.workers import WorkerSettings  # late: as above
 
     if log_json:
         use_json_lines()
-    chosen, source = choose_config(config, operations or (), database=database)
-    with locating_errors(source):
+    served = ServedConfig(config, operations=operations or (), database=database)
+    with locating_errors(served.source):
         run_service(
             ServeOptions(
-                chosen,
-                lambda: choose_config(config, operations or (), database=database)[0],
+                served.current,
+                served.read_again,
                 Path(data),
                 host=host,
                 port=port,
                 require_keys=not no_auth,
-                source=source,
+                source=served.source,
+                found_file=served.found_file,
                 workers=workers,
                 worker=None if worker is None else WorkerSettings.parse(worker),
             ),

@@ -15,11 +15,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import typer
 
 from dragoman.cli.terminal import print_note
+from dragoman.errors import DragomanError
 
 log = logging.getLogger(__name__)
 FIRST_DELAY = 0.1  # seconds before a worker that has ended is started again
@@ -141,8 +143,16 @@ class Worker:
 class WorkerPool:
     """The workers of a hub. `run` returns the exit code of the program."""
 
-    def __init__(self, command: Sequence[str], listener: socket.socket, *, count: int) -> None:
-        """`command` starts a worker, without its option `--worker`."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        listener: socket.socket,
+        *,
+        count: int,
+        check_config: Callable[[], object],
+    ) -> None:
+        """`command` starts a worker, without its option `--worker`; `check_config` raises ConfigError."""
+        self._check_config = check_config
         self._command = command
         self._listener = listener
         self._count = count
@@ -228,6 +238,11 @@ class WorkerPool:
     async def _reload_on_request(self) -> None:
         while await self._reload.wait():
             self._reload.clear()
+            try:
+                await asyncio.to_thread(self._check_config)
+            except DragomanError as error:
+                log.error("the configuration was not reloaded: %s", error.message)
+                continue
             for number in range(1, self._count + 1):
                 if not await self._replace(number):
                     break
@@ -291,6 +306,10 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def worker_command(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command of a worker: this program with the arguments that it was started with."""
-    return [sys.executable, "-m", "dragoman", *arguments]
+def worker_command(arguments: Sequence[str], *, found_file: Path | None) -> Sequence[str]:
+    """Return the command of a worker: this program with the arguments that it was started with.
+
+    A worker does not look for the configuration by itself: it would start without one if that is gone.
+    """
+    named = () if found_file is None else ("--config", str(found_file))
+    return [sys.executable, "-m", "dragoman", *arguments, *named]
