@@ -441,6 +441,31 @@ async def test_an_answer_of_an_agent_ends_when_the_budget_of_its_owner_has_no_ro
         assert 0.9 < row.cost < 1.2
 
 
+async def test_documents_without_a_limit_share_what_a_budget_has_left(tmp_path: Path) -> None:
+    """Each costs a dime, and has no limit: 35 cents have room for one and a part of another."""
+
+    async def answer(peer: Peer, _: Received) -> None:
+        await until(lambda: len(refused) + len(up.requests) >= 20)
+        await peer.send(completion(counts=usage(1, 10_000)))
+
+    async def ask() -> int:
+        response = await at.chat(key=key)
+        if response.status_code == 429:
+            refused.append(response.json()["error"]["message"])
+        return response.status_code
+
+    refused: list[str] = []
+    up = Site(answer)
+    async with desk(tmp_path, keys=True, up=up, prices=OUTPUT_PRICE) as at:
+        key = await at.key(limits=Limits(usd_total=0.35))
+        found = Counter(await asyncio.gather(*(ask() for _ in range(20))))
+        assert found == {200: 2, 429: 18}
+        assert all("reserved by active requests" in message for message in refused)
+        assert await standing(at) == (200_000_000, 0)
+        assert [await ask() for _ in range(3)] == [200, 200, 429]  # one after the other, to the end
+        assert await standing(at) == (400_000_000, 0)
+
+
 OUTPUT_LIMITS: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], int]] = [  # fields, options, tokens
     ({"max_tokens": 50}, {}, 50),
     ({"max_completion_tokens": 50, "max_tokens": 7_000}, {}, 7_000),  # the server may know either
@@ -450,11 +475,12 @@ OUTPUT_LIMITS: Sequence[tuple[Mapping[str, Any], Mapping[str, Any], int]] = [  #
     ({"max_tokens": 50, "n": "20"}, {}, 1_000),
     ({"max_tokens": 50, "n": 20.0}, {}, 1_000),
     ({"n": 10}, {}, 10 * 1_024),
+    ({}, {}, 32_768),  # of a document, if there is room
     ({}, {"max_tokens": 7_000}, 7_000),
     ({"max_tokens": 50}, {"max_tokens": 7_000}, 50),
-    ({"max_tokens": None}, {"max_tokens": 50}, 1_024),  # null is sent, and means no limit
-    ({"max_tokens": "much"}, {}, 1_024),
-    ({"max_tokens": True}, {}, 1_024),
+    ({"max_tokens": None}, {"max_tokens": 50}, 32_768),  # null is sent, and means no limit
+    ({"max_tokens": "much"}, {}, 32_768),
+    ({"max_tokens": True}, {}, 32_768),
 ]
 
 

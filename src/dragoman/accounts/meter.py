@@ -272,7 +272,10 @@ class Meter:
             try:
                 self._check_priced(price, answer, model=model, budget=admission.charges[0])
                 if price is not None:
-                    await self._reserve(admission, answer.max_cost(price, input_tokens))
+                    least, most = (
+                        cost(price, input_tokens) for cost in (answer.max_cost, answer.likely_cost)
+                    )
+                    await self._reserve(admission, least, most=most)
                     admission.output_tokens = answer.assumed_tokens
             except BaseException:
                 admission.release()
@@ -436,7 +439,19 @@ class Meter:
             )
         )
 
-    async def _reserve(self, admission: Admission, amount: int) -> None:
+    async def _reserve(self, admission: Admission, amount: int, *, most: int = 0) -> None:
+        """Reserve the amount, or up to `most` if there is room. BudgetExhausted."""
+        refusal = await self._try_reserve(admission, max(amount, most))
+        if refusal is not None and most > amount:
+            left = refusal.charge.limit - refusal.spent - refusal.reserved
+            refusal = await self._try_reserve(admission, max(amount, min(left, most)))
+            if refusal is not None and left > amount:  # others were quicker, or another budget has less
+                refusal = await self._try_reserve(admission, amount)
+        if refusal is not None:
+            self._local_budgets.record_spent(refusal.charge, refusal.spent)
+            raise budget_error(refusal, amount, own=admission.reserved + admission.reserved_locally)
+
+    async def _try_reserve(self, admission: Admission, amount: int) -> BudgetRefusal | None:
         charges = admission.charges
         try:
             refusal = await self.ledger.reserve(charges, amount)
@@ -445,9 +460,7 @@ class Meter:
             admission.reserved_locally += 0 if refusal else amount
         else:
             admission.reserved += 0 if refusal else amount
-        if refusal is not None:
-            self._local_budgets.record_spent(refusal.charge, refusal.spent)
-            raise budget_error(refusal, amount, own=admission.reserved + admission.reserved_locally)
+        return refusal
 
     async def _reserve_locally(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
         """Reserve in this process, from the spent amounts it knows or can still read from the database."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.accounts.price import Price, assumed_tokens
 from dragoman.events import Usage
@@ -15,6 +16,7 @@ from dragoman.wire.client_request import Advisor, count_searches, find_advisors
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 CHARACTERS_PER_TOKEN = 4
+DOCUMENT_OUTPUT_TOKENS = 32_768  # few models write longer answers
 
 
 class PromptSize(msgspec.Struct, frozen=True):
@@ -83,12 +85,13 @@ def estimate_prompt(request: ModelRequest, route: Route) -> PromptEstimate:
 
 class AnswerBounds(msgspec.Struct, frozen=True):
     """The most that an answer may have: tokens, if its request limits them, searches of its provider, and
-    advice of other models.
+    advice of other models. `is_document`: how long it is, is known at its end only.
     """
 
     output_tokens: int | None = None
     searches: int = 0
     advisors: Sequence[Advisor] = ()
+    is_document: bool = False
 
     @property
     def assumed_tokens(self) -> int:
@@ -99,6 +102,14 @@ class AnswerBounds(msgspec.Struct, frozen=True):
         """Return the highest cost of an answer in nano-dollars, for an estimated prompt."""
         limit, searches = self.output_tokens, self.searches
         return price.max_cost(input_tokens, limit, searches=searches, advisors=self.advisors)
+
+    def likely_cost(self, price: Price, input_tokens: int) -> int:
+        """Return the cost to reserve if there is room for it, `max_cost` or more: a document without a limit
+        cannot be ended where a budget has no more room.
+        """
+        if not self.is_document or self.output_tokens is not None:
+            return self.max_cost(price, input_tokens)
+        return replace(self, output_tokens=DOCUMENT_OUTPUT_TOKENS).max_cost(price, input_tokens)
 
     def unpriced(self, price: Price) -> str | None:
         """Return a model that may be asked for advice, and whose price is not known; None without any."""

@@ -88,6 +88,7 @@ class GatewayRequest:
                 plan.head.max_output_tokens(options, default=DEFAULT_OUTPUT_TOKENS),
                 plan.head.max_searches() if plan.head.may_search else 0,
                 plan.head.advisors,
+                is_document=not self._stream and plan.dialect.endpoint != "embeddings",
             ),
         )
 
