@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from dragoman.errors import BadRequest
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.builtin import builtin_operations
+from dragoman.tools.clock import convert
 
 NEW_YEAR = 1_767_225_599.9  # a blink before 2026
 
@@ -54,6 +56,14 @@ async def test_times_are_converted_between_zones(input: dict[str, str], time: st
 async def test_a_zone_that_is_none_is_refused(zone: str) -> None:
     error = (await ask("time.now", timezone=zone))["error"]
     assert (error["code"], error["message"]) == ("bad_request", f"There is no time zone {zone!r}.")
+
+
+@pytest.mark.parametrize("field", ["to_timezone", "from_timezone"])
+def test_the_error_names_the_field_of_a_zone_that_is_none(field: str) -> None:
+    zones = {"to_timezone": "UTC", "from_timezone": "UTC", field: "Mars/Utopia"}
+    with pytest.raises(BadRequest) as error:
+        convert("2026-03-29T12:30", **zones)
+    assert error.value.field == field
 
 
 async def test_a_zone_that_is_misspelled_brings_suggestions() -> None:

@@ -31,13 +31,15 @@ class ClockTime(TypedDict):
 def operations(clock: Callable[[], float] = time.time) -> list[Operation]:
     """Return `time.now` and `time.convert`; `clock` returns unix seconds."""
 
-    async def now(timezone: TimezoneName = "UTC") -> ClockTime:  # async: it is done before a thread wakes up
+    # async, because handing it to a thread would take longer than the function does
+    async def now(timezone: TimezoneName = "UTC") -> ClockTime:
         """Get the current date and time in a time zone.
 
         Args:
             timezone: The IANA name of the time zone.
         """
-        return clock_time(datetime.fromtimestamp(clock(), UTC).astimezone(get_timezone(timezone)))
+        zone = get_timezone(timezone, field="timezone")
+        return clock_time(datetime.fromtimestamp(clock(), UTC).astimezone(zone))
 
     return [from_function(function, "time", effect="read", timeout=5) for function in (now, convert)]
 
@@ -52,8 +54,10 @@ def convert(time: str, to_timezone: TimezoneName, *, from_timezone: TimezoneName
     """
     try:
         parsed = datetime.fromisoformat(time)
-        source = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=get_timezone(from_timezone))
-        target = source.astimezone(get_timezone(to_timezone))
+        source = parsed
+        if parsed.tzinfo is None:
+            source = parsed.replace(tzinfo=get_timezone(from_timezone, field="from_timezone"))
+        target = source.astimezone(get_timezone(to_timezone, field="to_timezone"))
         round_trip = target.astimezone(source.tzinfo)
     except (ValueError, OverflowError):
         raise BadRequest(
@@ -75,8 +79,8 @@ def clock_time(value: datetime) -> ClockTime:
     )
 
 
-def get_timezone(name: str) -> tzinfo:
-    """Return the time zone of an IANA name. Raises BadRequest with suggestions."""
+def get_timezone(name: str, *, field: str) -> tzinfo:
+    """Return the time zone of an IANA name. Raises BadRequest for the field, with suggestions."""
     if name.upper() in ("UTC", "Z"):
         return UTC
     try:
@@ -84,4 +88,4 @@ def get_timezone(name: str) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         similar = find_similar_names(name, sorted(available_timezones()), limit=3)
         hint = f"Did you mean {' or '.join(similar)}?" if similar else "Names look like Europe/Berlin."
-        raise BadRequest(f"There is no time zone {name!r}.", field="timezone", hint=hint) from None
+        raise BadRequest(f"There is no time zone {name!r}.", field=field, hint=hint) from None
