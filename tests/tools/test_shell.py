@@ -24,6 +24,7 @@ from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.secret_handles import CallSecrets, VaultSecret
 from dragoman.tools.shell import control_groups, sandbox
 from dragoman.tools.shell.background import BackgroundCommands
+from dragoman.tools.shell.command import ShellCommand, ShellProgram
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Mount, Sandbox, SandboxLimits
 from dragoman.tools.shell.workplace import Workplace
@@ -301,6 +302,20 @@ async def test_the_halves_of_a_secret_where_an_output_is_cut_are_not_shown(shell
             assert not any(part in result["output"] for part in ("tok-5", "f1e9", "live", "87c2"))
     accents = await shell.run("printf x; printf 'é%.0s' $(seq 8000)")
     assert accents is None or accents["output"] == "x" + "é" * 8_000
+
+
+async def test_what_a_command_needed_is_released_though_its_end_is_cancelled_as_well(tmp_path: Path) -> None:
+    released: list[bool] = []
+    spec = ShellProgram(["/bin/sleep", "600"], str(tmp_path), {}, on_end=lambda: released.append(True))
+    command = await ShellCommand.start(spec)
+    task = asyncio.create_task(command.run(LIMIT))
+    await asyncio.sleep(0)
+    task.cancel()
+    await until(lambda: command.end == "stopped")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: released == [True])
 
 
 async def test_output_is_reported_as_progress_while_a_command_runs(shell: Shell) -> None:
