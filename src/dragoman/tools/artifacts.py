@@ -1,4 +1,4 @@
-"""`artifacts.read` and `artifacts.search`: stored results, in pieces and by text."""
+"""`artifacts.read` and `artifacts.search`: read a stored result in pieces, and search it for a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ArtifactId = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class ArtifactPiece(TypedDict):
-    """A piece of an artifact; `size` is of the whole in bytes, `next_offset` null at its end."""
+    """A piece of an artifact. `size` is the whole artifact's in bytes; `next_offset` is null at its end."""
 
     id: str
     media_type: str

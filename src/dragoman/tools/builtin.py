@@ -27,10 +27,10 @@ def builtin_operations(
     web: WebSettings | None = None,
     resolve: HostResolver | None = None,
 ) -> list[Operation]:
-    """Return all built-in operations that have what they need.
+    """Return the built-in operations.
 
-    `files.*` need folders: a `root`, or `files` by name; `artifacts.*` a store; `web.*` settings. `clock`
-    returns unix seconds, `resolve` the IP addresses of a host.
+    `files.*` are included with a `root` or `files` (folders by name), `artifacts.*` with a store, `web.*`
+    with settings. `clock` returns unix seconds, `resolve` the IP addresses of a host.
     """
     operations = [
         from_function(calculate, "math", effect="read", timeout=5),

@@ -38,7 +38,7 @@ class HistoryHits(TypedDict):
 
 
 class HistoryPiece(TypedDict):
-    """A piece of a message; `size` is of the whole in characters, `next_offset` null at its end."""
+    """A piece of a message. `size` is the whole message's in characters; `next_offset` is null at its end."""
 
     notice: str
     message: str
@@ -142,7 +142,7 @@ def require_session(context: Context) -> str:
 
 
 def search_notice(indexing: IndexingProgress | None) -> str:
-    """Return the notice beside the hits, also that there may be more."""
+    """Return the notice for a list of hits; it says so if not all messages are indexed yet."""
     if indexing is None:
         return NOTICE
     progress = f"{indexing.done} of {indexing.done + indexing.left} messages"
@@ -150,7 +150,7 @@ def search_notice(indexing: IndexingProgress | None) -> str:
 
 
 def history_hit(passage: Passage) -> HistoryHit:
-    """Return a passage as a model reads it."""
+    """Return a passage as text, with each hit in `**`."""
     snippet = "".join(f"**{piece.text}**" if piece.hit else piece.text for piece in passage.snippet)
     return HistoryHit(
         message=passage.message_id, role=passage.role, time=format_time(passage.created_at), text=snippet

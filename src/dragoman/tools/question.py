@@ -1,4 +1,4 @@
-"""`user.question`: a model asks the person that it works for, and waits for the answer."""
+"""`user.question`: a model asks the user, and waits for the answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_question(input: Mapping[str, Any]) -> Question:
 
 
 async def return_answer(_: Mapping[str, Any], context: Context) -> str:
-    """Return the person's answer."""
+    """Return the user's answer. Raises CallError for a call that nobody was asked about."""
     if context.answer is None:
         raise CallError("The question was not asked: there is no person at the other end.")
     return context.answer

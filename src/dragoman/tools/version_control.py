@@ -1,4 +1,4 @@
-"""The files by which git and others know a repository: names, and the folders of hooks that git is told of.
+"""How version control systems recognise a repository, and where git's configuration puts its hooks.
 
 Hooks and configuration name programs that are run for whoever works in the folder of the repository.
 """
@@ -16,26 +16,27 @@ REPOSITORY_NAMES = frozenset({".git", ".hg", ".jj", ".sl"})
 CONFIGURATIONS = (".git/config", ".git/config.worktree")
 MAX_CONFIGURATION = 100_000  # bytes
 HOOKS_PATH = re.compile(r"^\s*hookspath\s*=\s*\"?([^\s\"#;]+)", re.IGNORECASE | re.MULTILINE)
-SHORT_NAME = re.compile(r"git~[0-9]+")  # what NTFS and FAT also call a `.git`
+SHORT_NAME = re.compile(r"git~[0-9]+")  # the 8.3 name of `.git` on NTFS and FAT
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a file system may take a name for.
+    """Return the plain form of a name: names with the same one may be the same file.
 
-    Some ignore case, invisible characters (HFS+), dots and spaces at the end, or what follows a colon (NTFS).
+    File systems ignore case, invisible characters (HFS+), dots and spaces at the end, or everything after a
+    colon (NTFS).
     """
-    visible = "".join(each for each in name if unicodedata.category(each) != "Cf")
+    visible = "".join(character for character in name if unicodedata.category(character) != "Cf")
     plain = unicodedata.normalize("NFKC", visible).casefold().partition(":")[0].rstrip(". ")
     return ".git" if SHORT_NAME.fullmatch(plain) else plain
 
 
 def is_repository_name(name: str) -> bool:
-    """Return whether a file or folder of this name makes a repository of the folder that it is in."""
+    """Return whether a file or folder of this name makes its parent folder a repository."""
     return plain_name(name) in REPOSITORY_NAMES
 
 
 def hook_paths(folder: int) -> Iterator[Sequence[str]]:
-    """Yield where the git repository in an open folder has its hooks, if that is below the folder."""
+    """Yield the `core.hooksPath` of the repository in an open folder, as names below it, if it is inside."""
     for name in CONFIGURATIONS:
         for configured in HOOKS_PATH.findall(read_beginning(folder, name)):
             parts = PurePosixPath(posixpath.normpath(configured)).parts
@@ -44,7 +45,7 @@ def hook_paths(folder: int) -> Iterator[Sequence[str]]:
 
 
 def read_beginning(folder: int, name: str) -> str:
-    """Return the beginning of a file in an open folder; nothing if it cannot be read."""
+    """Return the beginning of a file in an open folder; an empty text if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:

@@ -1,9 +1,8 @@
 """Content search: the lines of files that match a regular expression, within limits.
 
-Which files are searched, and that they stay in their folder, is decided here: each is opened below its folder
-without following links, and the searching process gets descriptors, never paths. ripgrep takes time in
-proportion to a text whatever the expression is; Python's expressions may not, so its process is ended at the
-deadline.
+This process opens the files, each below its folder and without following links, and the searching process
+gets descriptors, never paths. ripgrep takes time in proportion to the text whatever the expression is.
+Python's engine may not, so its process is ended at the deadline.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from dragoman.tools.files.folder_search import MAX_FILE_BYTES, MAX_SECONDS, File
 from dragoman.tools.files.roots import Roots
 
 PYTHON_PROGRAM = Path(__file__).with_name("grep_program.py")
-BATCH = 100  # files of one process: each holds a descriptor
-MAX_LINE = 400  # characters of a line that are shown
+BATCH = 100  # files of one process: each needs an open descriptor
+MAX_LINE = 400  # characters of a line that are returned
 MAX_LINES_PER_FILE = 50
 MAX_OUTPUT = 4_000_000  # bytes of one process
 SYNTAX_ERROR = 2  # ripgrep's exit code
@@ -68,7 +67,7 @@ class ContentSearch:
         self._deadline = time.monotonic() + MAX_SECONDS
 
     def find(self, files: FileSearch, paths: Iterable[str]) -> Iterator[LineFound]:
-        """Return the matching lines of text files, file by file in the order of the paths."""
+        """Yield the matching lines of text files, file by file in the order of the paths."""
         remaining = iter(paths)
         while batch := list(islice(remaining, BATCH)):
             if time.monotonic() >= self._deadline:
@@ -105,7 +104,7 @@ class ContentSearch:
         return status.st_size <= MAX_FILE_BYTES
 
     def _run(self, files: Sequence[str]) -> bytes:
-        """Return what the searching process prints; it is ended at the deadline."""
+        """Return what the searching process prints before the deadline. `files` are paths of descriptors."""
         descriptors = [int(name.rpartition("/")[2]) for name in files]
         with subprocess.Popen(  # noqa: S603 - ripgrep, or our own program; the expression is one argument
             [*self._command(), *files],
@@ -120,7 +119,10 @@ class ContentSearch:
             timer.start()
             try:
                 output = cast(IO[bytes], process.stdout).read(MAX_OUTPUT)
-                process.kill() if len(output) >= MAX_OUTPUT else process.wait()
+                if len(output) >= MAX_OUTPUT:
+                    process.kill()
+                else:
+                    process.wait()
             finally:
                 timer.cancel()
         if process.returncode == SYNTAX_ERROR:
@@ -138,7 +140,7 @@ class ContentSearch:
 
 
 def check_expression(text: str) -> None:
-    """Raise BadRequest unless both engines read an expression, and alike."""
+    """Raise BadRequest unless both engines accept an expression and read it alike."""
     if UNSHARED_SYNTAX.search(text):
         raise expression_error(text)
     try:
@@ -151,8 +153,8 @@ def check_expression(text: str) -> None:
 
 def expression_error(text: str) -> BadRequest:
     return BadRequest(
-        f"{text[:200]!r} is not a regular expression of the supported kind.",
+        f"{text[:200]!r} is not a regular expression that files.grep supports.",
         field="expression",
-        hint="There are no look-arounds, references, named groups or flags, and { needs a \\ "
-        "unless it counts.",
+        hint="Look-arounds, back-references, named groups and flags are not supported; write \\{ for a "
+        "literal brace.",
     )

@@ -29,7 +29,7 @@ class LineMatch(msgspec.Struct, frozen=True):
 
 
 def find_lines(body: bytes, text: str, *, exact: bool = False) -> Iterator[LineMatch]:
-    """Return the lines that contain a text; of a long line, each matching part.
+    """Yield the lines that contain a text; of a long line, each matching part.
 
     Unless `exact`, ASCII letters match in either case.
     """
@@ -64,7 +64,7 @@ def looks_like_text(body: bytes) -> bool:
 
 MAX_ENTRIES = 50_000  # entries visited in one search
 MAX_FOLDER_ENTRIES = 10_000
-MAX_DEPTH = 200  # folders within each other: each is opened from the top, so that deep ones cost the most
+MAX_DEPTH = 200  # levels of folders: each folder is opened from the top, so deep ones cost the most
 MAX_BYTES = 256_000_000  # bytes read in one search
 MAX_FILE_BYTES = 8_000_000
 MAX_SECONDS = 10.0
@@ -83,8 +83,9 @@ class FileSearch:
         self._deadline = time.monotonic() + MAX_SECONDS
 
     def find_paths(self, path: str) -> Iterator[str]:
-        """Return the paths of the files below a folder that match the pattern by path or name, folder by
-        folder.
+        """Yield the paths of the files below a folder that match the pattern, folder by folder.
+
+        A pattern with a slash is compared with the whole path, another with the name.
         """
         pending = [path]
         while pending and self._has_budget():
@@ -102,7 +103,7 @@ class FileSearch:
             pending += reversed(subfolders)
 
     def find_matches(self, path: str, text: str, *, exact: bool) -> Iterator[tuple[str, LineMatch]]:
-        """Return the lines that contain a text in the files below a folder; at most five a file."""
+        """Yield path and match of the lines that contain a text, at most MAX_MATCHES_PER_FILE a file."""
         for name in self.find_paths(path):
             body = self._read_file(name)
             if looks_like_text(body):

@@ -1,8 +1,9 @@
 """Match lines: a stand-alone program that searches open files for a regular expression.
 
-It is run where ripgrep is missing, in a process of its own, because an expression may take for ever and
-cannot be stopped within one. Its arguments: `-i` or `-s`, the matches of one file, the expression, the files.
-Prints `file NUL line : text` for each match, as ripgrep. Imports nothing of the hub, so that it starts fast.
+It replaces ripgrep where that is not installed. Python's regular expressions can take for ever and cannot be
+interrupted, so they run in a process that can be killed. Arguments: `-i` or `-s`, the most matches of a file,
+the expression, the files. Prints `file NUL line : text` for each match, as ripgrep does. Imports nothing of
+the hub, so that it starts fast.
 """
 
 from __future__ import annotations

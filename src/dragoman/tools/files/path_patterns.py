@@ -10,7 +10,11 @@ MAX_PARTS = 32  # names in a pattern
 
 
 class PathPattern:
-    """A pattern of relative paths. The time of a match grows with the product of both lengths, at most."""
+    """A pattern of relative paths.
+
+    All positions in the pattern are followed at once and none is tried again, so a match takes time at most
+    in proportion to the product of both lengths.
+    """
 
     def __init__(self, text: str) -> None:
         parts = [part for part in text.split("/") if part not in ("", ".")]

@@ -1,4 +1,4 @@
-"""Files and folders that no operation writes, by what they are and not by their path."""
+"""Files and folders that no operation writes to, recognised by device and inode instead of the path."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from dragoman.tools.version_control import REPOSITORY_NAMES, hook_paths, plain_n
 
 
 class ProtectedFiles:
-    """Files that are not written, and folders in which nothing is.
+    """Files that are not written, and folders in which nothing is written.
 
-    They are looked up when asked, so that a file that is replaced stays protected. `names`, and those of
-    repositories, are protected in every folder, in all spellings that some file system takes for them.
+    Their identities are read at each check, so that a file that is replaced stays protected. `names` and the
+    names of repositories are protected in every folder, in each spelling that some file system treats as the
+    same name.
     """
 
     def __init__(self, paths: Iterable[Path] = (), *, names: Iterable[str] = ()) -> None:
@@ -23,9 +24,9 @@ class ProtectedFiles:
 
     def check_names(self, parts: Iterable[str], *, path: str) -> None:
         """Raise Forbidden if a path leads to or through one of the names."""
-        found = next((part for part in parts if plain_name(part) in self._names), None)
-        if found is not None:
-            raise Forbidden(f"{path!r} leads to {found!r}, which is not written by file operations.")
+        protected = next((part for part in parts if plain_name(part) in self._names), None)
+        if protected is not None:
+            raise Forbidden(f"{path!r} leads to {protected!r}, which file operations do not write.")
 
     def check_hooks(self, folder: int, parts: Sequence[str], *, path: str) -> None:
         """Raise Forbidden if a path below an open folder leads to the hooks of the repository in it."""
@@ -42,11 +43,11 @@ class ProtectedFiles:
             raise Forbidden(f"{path!r} is the hub's configuration, which only its operator writes.")
 
     def _identities(self) -> frozenset[tuple[int, int]]:
-        found = set()
+        identities = set()
         for path in self._paths:
             try:
                 status = path.stat()
             except OSError:
                 continue
-            found.add((status.st_dev, status.st_ino))
-        return frozenset(found)
+            identities.add((status.st_dev, status.st_ino))
+        return frozenset(identities)

@@ -15,18 +15,15 @@ from dragoman.ids import new_id
 from dragoman.tools.files.protected_files import ProtectedFiles
 
 MAX_PATH_BYTES = 4_096  # bytes of a path
-SYSTEM_FOLDERS = (
-    "/proc",
-    "/sys",
-    "/dev",
-)  # the system's state, with secrets of running programs
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")  # the system's state, with secrets of running programs
 
 
 class RootedFolder:
     """Files below a root.
 
     Each step of a path is opened relative to the folder before it, and no step follows a link. So nothing
-    outside the root can be reached: neither by `..`, nor by a link, nor by one that is created meanwhile.
+    outside the root can be reached: neither by `..`, nor by a link, nor by a link that another process
+    creates between check and use.
     """
 
     def __init__(self, root: Path) -> None:
@@ -151,7 +148,7 @@ class FileText(msgspec.Struct, frozen=True):
 def read_whole(
     parent: int, name: str, *, path: str, protected: ProtectedFiles, limit: int
 ) -> FileText | None:
-    """Read a file in an open folder that is to be replaced; None if there is none.
+    """Read a file that is about to be replaced; None if it does not exist. `parent` is its open folder.
 
     Raises Forbidden for a protected file or a link, BadRequest if it is not UTF-8 text, TooLarge.
     """
@@ -180,7 +177,7 @@ def decode_whole(descriptor: int, *, path: str, limit: int) -> FileText:
 
 
 def replace_file(parent: int, name: str, *, content: FileText, path: str) -> None:
-    """Write a file in an open folder at once: a new file takes the place of the old one."""
+    """Write a file in an open folder atomically: a new file takes the place of the old one."""
     temporary = f".{new_id('write')}.tmp"
     try:
         write_new_file(parent, temporary, content=content)

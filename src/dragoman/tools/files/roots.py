@@ -1,4 +1,4 @@
-"""The shared folders: one as it is, several as the top folders of one tree."""
+"""The shared folders: a single one is the top of the tree, several are its top folders by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
 class Roots:
-    """The files of one folder, or of several below their names."""
+    """The files of one folder, or of several folders below their names. Raises ConfigError."""
 
     def __init__(self, root: Path | None = None, folders: Mapping[str, Path] | None = None) -> None:
         self._single: RootedFolder | None = None

@@ -1,4 +1,4 @@
-"""FileScope: the files that one caller may read and write. Who calls decides which they are."""
+"""FileScope: the files that one caller may read and write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.tools.files.roots import Roots
 MAX_WRITE_BYTES = 4_000_000  # bytes of a file that is written or edited
 
 WriteGuard: TypeAlias = Callable[[str, Context], Awaitable[None]]
-"""Asked before a text is written to a file. Raises Forbidden for one that must not be there: a secret."""
+"""Called with each text before it is written to a file. Raises Forbidden for one that contains a secret."""
 
 
 async def allow_any_text(text: str, context: Context) -> None:
@@ -25,8 +25,8 @@ async def allow_any_text(text: str, context: Context) -> None:
 class FileScope:
     """Files of one caller: the folders it sees, and those of them that it may write to.
 
-    `writable` names top folders of the roots; `.` is a root that is the only one. What `protected` covers is
-    not written, wherever it is reached from. Writes in one scope happen one at a time.
+    `writable` names top folders of the roots; `.` stands for a single root. What `protected` covers is not
+    written, whatever path leads to it. Writes in one scope happen one at a time.
     """
 
     def __init__(
@@ -44,20 +44,15 @@ class FileScope:
         self._lock = threading.Lock()
 
     def change(self, path: str, new_text: Callable[[str | None], str]) -> tuple[str | None, str]:
-        """Replace a file by what `new_text` makes of its text, None if there is none. Return both texts.
+        """Replace the text of a file by `new_text(old_text)`. Return the old and the new text.
 
-        The file is replaced as a whole: a reader sees the old one or the new one, and another name of the
-        old one (a hard link) keeps it. Raises Forbidden, NotFound, BadRequest, TooLarge.
+        The old text is None for a new file. The file is replaced atomically: a reader sees the old or the new
+        one, and hard links to the old one keep it. Raises Forbidden, NotFound, BadRequest, TooLarge.
         """
         folder, inner_path = self.roots.resolve(path)
         self._check_writable(path)
-        with (
-            self._lock,
-            folder.open_parent(inner_path, display_path=path, protected=self._protected) as (
-                parent,
-                name,
-            ),
-        ):
+        opened = folder.open_parent(inner_path, display_path=path, protected=self._protected)
+        with self._lock, opened as (parent, name):
             old = read_whole(parent, name, path=path, protected=self._protected, limit=MAX_WRITE_BYTES)
             text = new_text(None if old is None else old.text)
             body = text.encode()
@@ -87,7 +82,7 @@ class FileScopes(Protocol):
 
 
 class OneScope:
-    """The same files for every caller, as the scope has them."""
+    """The same files for every caller."""
 
     def __init__(self, scope: FileScope) -> None:
         self._scope = scope

@@ -95,7 +95,7 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
             edits: The replacements; later edits see the result of earlier ones.
         """
         scope = scopes.scope(context)
-        changes = [TextEdit(each.old, each.new, each.everywhere) for each in edits]
+        changes = [TextEdit(edit.old, edit.new, edit.everywhere) for edit in edits]
 
         def new_text(old: str | None) -> str:
             if old is None:
@@ -113,7 +113,7 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
 
 
 def same_or_conflict(checked: str, new_text: Callable[[str | None], str]) -> Callable[[str | None], str]:
-    """Return a change that only makes the text that was checked, for a file that others may write too."""
+    """Return `new_text` with a check: it raises Conflict if the file has changed since `checked` was made."""
 
     def change(old: str | None) -> str:
         if new_text(old) != checked:
@@ -201,14 +201,14 @@ def grep_operation(scopes: FileScopes, ripgrep: str | None) -> Operation:
         files = FileSearch(roots, "*")
         search = ContentSearch(roots, expression, ignore_case=ignore_case, ripgrep=ripgrep)
         lines = list(islice(search.find(files, matching_paths(files, pattern, path=path)), limit + 1))
-        found = [FoundLine(path=each.path, line=each.line, text=each.text) for each in lines[:limit]]
+        found = [FoundLine(path=line.path, line=line.line, text=line.text) for line in lines[:limit]]
         return FoundLines(found=found, complete=search.complete and files.complete and len(lines) <= limit)
 
     return from_function(grep, "files", effect="read", timeout=MAX_SECONDS + 20)
 
 
 def matching_paths(search: FileSearch, pattern: str, *, path: str) -> Iterator[str]:
-    """Return the files below a folder whose path below it matches a pattern."""
-    wanted = PathPattern(pattern)
+    """Return the files below a folder whose path relative to it matches a pattern."""
+    path_pattern = PathPattern(pattern)
     prefix = "" if path in (".", "", "./") else f"{path.rstrip('/')}/"
-    return (each for each in search.find_paths(path) if wanted.matches(each.removeprefix(prefix)))
+    return (file for file in search.find_paths(path) if path_pattern.matches(file.removeprefix(prefix)))

@@ -1,4 +1,4 @@
-"""Edits of a text: exact replacements, each of a text that stands there once, and what they changed."""
+"""Edits of a text: exact replacements, and what they changed as a diff."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_COMPARED_LINES = 20_000  # difflib takes seconds for more
 
 
 class TextEdit(msgspec.Struct, frozen=True):
-    """Replace `old` by `new`; `everywhere` for each place where it stands."""
+    """Replace `old` by `new`. `old` occurs once, unless the edit is for `everywhere`."""
 
     old: str
     new: str
@@ -22,7 +22,7 @@ class TextEdit(msgspec.Struct, frozen=True):
 
 
 def apply_edits(text: str, edits: Sequence[TextEdit], *, path: str) -> str:
-    """Return the text after all edits, one after the other. Raises BadRequest: then none is made."""
+    """Return the text after all edits, one after the other. Raises BadRequest if one cannot be made."""
     for number, edit in enumerate(edits):
         count = text.count(edit.old)
         field = f"edits[{number}].old"
@@ -59,7 +59,10 @@ def unified_diff(old: str, new: str, *, path: str, limit: int | None = MAX_DIFF)
 
 
 def strip_common_ends(old: list[str], new: list[str]) -> tuple[list[str], list[str], int]:
-    """Return two lists of lines without what both begin and end with, but for three lines of each."""
+    """Return both lists without their common first and last lines, except three of context at each end.
+
+    The number is how many lines were removed at the start.
+    """
     shorter = min(len(old), len(new))
     start = next((index for index in range(shorter) if old[index] != new[index]), shorter)
     stop = next(

@@ -1,1 +1,1 @@
-"""Shell commands: in a sandbox of their own, within limits, and ended with all that they started."""
+"""Shell commands in a sandbox, within limits, ended together with all processes that they started."""

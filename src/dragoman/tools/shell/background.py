@@ -1,4 +1,4 @@
-"""Background commands: started by a call, read by later ones, ended with the run that began them."""
+"""Background commands: started by one call, read by later ones, ended with the run that started them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dragoman.operations.context import Context
 from dragoman.tools.shell.command import ShellCommand, ShellProgram
 
 MAX_RUNNING = 8  # of one owner and agent
-MAX_KEPT = 32  # of one owner and agent, with those that have ended
+MAX_KEPT = 32  # of one owner and agent, including those that have ended
 
 
 class BackgroundCommand(msgspec.Struct, frozen=True, eq=False):
-    """A command, who began it, and the task that reads its output."""
+    """A command, its caller (owner and agent), and the task that reads its output."""
 
     command: ShellCommand
     caller: tuple[str, str | None]
@@ -27,9 +27,9 @@ class BackgroundCommand(msgspec.Struct, frozen=True, eq=False):
 
 
 class BackgroundCommands:
-    """The background commands of a hub. Another owner's or agent's are not there.
+    """The background commands of a hub. A caller sees only those of its own owner and agent.
 
-    `on_start` is called before a command starts; then `end_run` has to be called at the end of its run.
+    `on_start` is called before a command starts; from then on `end_run` has to be called at the end of runs.
     """
 
     def __init__(self, *, on_start: Callable[[], None] = lambda: None) -> None:
@@ -39,17 +39,17 @@ class BackgroundCommands:
         """How many commands are being started, by caller."""
 
     async def start(self, program: ShellProgram, *, seconds: float, context: Context) -> str:
-        """Start a command that ends after some seconds at the latest; return its id. Raises LimitReached."""
+        """Start a command that runs at most `seconds`; return its id. Raises LimitReached."""
         caller = caller_of(context)
-        own = [(id, each) for id, each in self._commands.items() if each.caller == caller]
-        if sum(not each.task.done() for _, each in own) + self._starting[caller] >= MAX_RUNNING:
+        own = [(id, command) for id, command in self._commands.items() if command.caller == caller]
+        if sum(not command.task.done() for _, command in own) + self._starting[caller] >= MAX_RUNNING:
             if program.on_end is not None:
                 program.on_end()
             raise LimitReached(
                 f"{MAX_RUNNING} background commands are running.", hint="Stop one with shell.stop."
             )
-        for id, each in own[: max(0, len(own) - MAX_KEPT + 1)]:
-            if each.task.done():
+        for id, oldest in own[: max(0, len(own) - MAX_KEPT + 1)]:
+            if oldest.task.done():
                 del self._commands[id]
         self._starting[caller] += 1
         self._on_start()
@@ -68,27 +68,26 @@ class BackgroundCommands:
         return self._find(id, context).command
 
     async def wait(self, id: str, *, seconds: float, context: Context) -> None:
-        """Wait some seconds for the end of a command. Raises NotFound."""
-        found = self._find(id, context)
-        await asyncio.wait([found.task], timeout=seconds)
+        """Wait up to `seconds` for the end of a command. Raises NotFound."""
+        await asyncio.wait([self._find(id, context).task], timeout=seconds)
 
     async def stop(self, id: str, context: Context) -> None:
         """End a command. Raises NotFound."""
         await end_commands([self._find(id, context)])
 
     async def end_run(self, run_id: str) -> None:
-        """End the commands that a run began."""
-        await end_commands([each for each in self._commands.values() if each.run_id == run_id])
+        """End the commands that a run started."""
+        await end_commands([command for command in self._commands.values() if command.run_id == run_id])
 
     async def close(self) -> None:
         """End all commands."""
         await end_commands(list(self._commands.values()))
 
     def _find(self, id: str, context: Context) -> BackgroundCommand:
-        found = self._commands.get(id)
-        if found is None or found.caller != caller_of(context):
+        command = self._commands.get(id)
+        if command is None or command.caller != caller_of(context):
             raise NotFound(f"There is no background command {id[:100]!r}.")
-        return found
+        return command
 
 
 def caller_of(context: Context) -> tuple[str, str | None]:
@@ -97,8 +96,8 @@ def caller_of(context: Context) -> tuple[str, str | None]:
 
 
 async def end_commands(commands: list[BackgroundCommand]) -> None:
-    """End commands and wait for their ends."""
-    tasks = [each.task for each in commands if not each.task.done()]
+    """End commands and wait until they have ended."""
+    tasks = [command.task for command in commands if not command.task.done()]
     for task in tasks:
         task.cancel("the command is stopped")
     if tasks:

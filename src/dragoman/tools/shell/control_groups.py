@@ -1,4 +1,4 @@
-"""Control groups of Linux: how many processes and how much memory a command may have, all together."""
+"""Control groups of Linux: limit the processes and the memory of a command and all its descendants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMOVE_ATTEMPTS = 20
 
 
 class ControlGroups:
-    """The groups of one command. Empty where the hub may not make any."""
+    """The control groups of one command; none where the hub may not create any."""
 
     def __init__(self, folders: Sequence[Path], *, limits_processes: bool) -> None:
         self.folders = folders
@@ -23,12 +23,15 @@ class ControlGroups:
 
     @classmethod
     def create(cls, *, processes: int, memory: int) -> ControlGroups:
-        """Create groups below the hub's own, one for each controller that allows it."""
+        """Create groups below the hub's own, one for each controller that allows it.
+
+        `processes` is a count, `memory` is in bytes.
+        """
         name = new_id("shell")
         parents = {
             controller: parent for line in own_groups() for controller, parent in parents_in(line).items()
         }
-        made: dict[str, Path] = {}
+        groups: dict[str, Path] = {}
         for controller, limits in (
             ("pids", {"pids.max": processes}),
             ("memory", {"memory.limit_in_bytes": memory, "memory.max": memory}),
@@ -36,8 +39,8 @@ class ControlGroups:
             parent = parents.get(controller) or parents.get("")
             folder = None if parent is None else make_group(parent / name, limits)
             if folder is not None:
-                made[controller] = folder
-        return cls(list(dict.fromkeys(made.values())), limits_processes="pids" in made)
+                groups[controller] = folder
+        return cls(list(dict.fromkeys(groups.values())), limits_processes="pids" in groups)
 
     def remove(self) -> None:
         """Remove the groups, whose processes are ending."""
@@ -53,7 +56,7 @@ class ControlGroups:
 
 
 def own_groups() -> Sequence[str]:
-    """Return the lines that say which groups this process is in."""
+    """Return the groups of this process: lines `hierarchy:controllers:path`, see cgroups(7)."""
     try:
         return OWN_GROUPS.read_text().splitlines()
     except OSError:
@@ -61,16 +64,16 @@ def own_groups() -> Sequence[str]:
 
 
 def parents_in(line: str) -> dict[str, Path]:
-    """Return the folder of each controller of a line; version 2 has one for all, under the empty name."""
+    """Return the folder of each controller in a line. Version 2 has one folder for all, under the name ``."""
     _, _, rest = line.partition(":")
     controllers, _, path = rest.partition(":")
     if not controllers:
         return {"": ROOT / path.lstrip("/")}
-    return {each: ROOT / each / path.lstrip("/") for each in controllers.split(",")}
+    return {controller: ROOT / controller / path.lstrip("/") for controller in controllers.split(",")}
 
 
 def make_group(folder: Path, limits: dict[str, int]) -> Path | None:
-    """Create a group with the limits that it has; None if that is not allowed, or it has none of them."""
+    """Create a group and set those of the limits that it supports; None if none could be set."""
     try:
         folder.mkdir(exist_ok=True)
         present = {name: value for name, value in limits.items() if (folder / name).exists()}

@@ -1,4 +1,4 @@
-"""The environment of commands that a model writes: nothing in it is a secret of the hub."""
+"""The environment of commands that a model writes: only variables that hold no secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SHELL_PREFIXES = ("LC_", "XDG_")
 
 
 def shell_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a model's commands: none that could hold a secret."""
+    """Return the variables that a model's commands get: an allowlist, since any other may hold a secret."""
     return {
         name: value
         for name, value in environ.items()

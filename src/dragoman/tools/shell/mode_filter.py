@@ -1,11 +1,11 @@
 """A seccomp filter that refuses the set-user-id and set-group-id bits to a sandboxed command.
 
-The files of a workspace belong to the user that the hub runs as. With one of these bits a file of a model
-would lend that user's rights to every other user of this machine. A mount option protects the command's own
-view of the workspace only, so the system calls that set a mode are filtered. Those whose mode a filter cannot
-see (`openat2`, `io_uring`) are answered as by a kernel that lacks them; programs then use the older ones.
-It cannot see what is at a path either, so the set-group-id bit of a folder, which lends no rights, is refused
-as well.
+The files of a workspace belong to the user that the hub runs as. With one of these bits, a file that a model
+wrote would run with that user's rights for every other user of this machine. A mount option (`nosuid`) only
+protects the command's own view of the workspace, so the system calls that set a mode are filtered. A filter
+cannot read the mode of some calls (`openat2`, `io_uring`): they fail as on a kernel that lacks them, and
+programs use the older ones. Nor can it see what is at a path, so the set-group-id bit of a folder, which
+grants no rights, is refused as well.
 
 Source: linux/seccomp.h, linux/filter.h and the tables of system calls of Linux 6.12.
 """
@@ -30,7 +30,7 @@ LACKING = (437, 425)  # openat2, io_uring_setup: of the same number everywhere
 
 
 class ModeCall(NamedTuple):
-    """A system call: its number, which argument is a mode, and which has flags that say whether it is one."""
+    """A system call: its number, and the positions of its mode and of the flags that make it use the mode."""
 
     number: int
     mode: int
@@ -81,7 +81,7 @@ Instruction: TypeAlias = tuple[int, int, int, int]
 
 
 def is_known_machine(machine: str) -> bool:
-    """Whether the filter knows the system calls of a machine, by its name in `uname`."""
+    """Return whether the filter has the system calls of a machine, by its name in `uname`."""
     return MACHINES.fullmatch(machine) is not None
 
 
@@ -92,7 +92,7 @@ def mode_filter() -> bytes:
 
 
 def filter_program() -> Sequence[Instruction]:
-    """Return the instructions for all architectures. No program of another one starts."""
+    """Return the instructions for all architectures. A program of any other architecture cannot start."""
     program: list[Instruction] = []
     for architecture, calls in TABLES.items():
         table = table_program(calls, architecture)
@@ -114,7 +114,10 @@ def table_program(calls: Sequence[ModeCall], architecture: int) -> list[Instruct
 
 
 def call_program(call: ModeCall, *, lower: int) -> list[Instruction]:
-    """Return the instructions that decide about one system call; `lower` is the lower half's place."""
+    """Return the instructions that decide about one system call.
+
+    Arguments have 64 bits, of which the filter loads 32: `lower` is the offset of the lower half.
+    """
     mode = ARGUMENTS + 8 * call.mode + lower
     check: list[Instruction] = [(LOAD, 0, 0, mode), (JUMP_SET, 0, 1, SET_ID_BITS)]
     check += [(RETURN, 0, 0, REFUSE | errno.EPERM), (RETURN, 0, 0, ALLOW)]

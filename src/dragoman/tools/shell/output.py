@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class HeadAndTail:
-    """The beginning and the end of an output."""
+    """The beginning and the end of an output, each of up to half of `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
@@ -16,11 +16,11 @@ class HeadAndTail:
 
     @property
     def size(self) -> int:
-        """How many bytes there were."""
+        """The number of bytes that were added."""
         return len(self._head) + len(self._tail) + self.left_out
 
     def add(self, data: bytes) -> None:
-        """Add what comes next."""
+        """Add the next bytes of the output."""
         room = self._half - len(self._head)
         self._head += data[:room]
         self._tail += data[room:] if room < len(data) else b""
@@ -30,12 +30,12 @@ class HeadAndTail:
             del self._tail[:over]
 
     def text(self, seal: Callable[[str], str] | None = None) -> str:
-        """Return both, with a line between them if something is left out.
+        """Return both as text, with a line between them if bytes are left out.
 
-        Then each of them is sealed: at its edge may be the half of a secret.
+        In that case each part is passed to `seal`: the cut may go through a secret.
         """
         if not self.left_out:
             return (self._head + self._tail).decode(errors="replace")
-        texts = [each.decode(errors="replace") for each in (self._head, self._tail)]
+        texts = [part.decode(errors="replace") for part in (self._head, self._tail)]
         head, tail = texts if seal is None else map(seal, texts)
         return f"{head}\n… {self.left_out} bytes are left out …\n{tail}"

@@ -1,9 +1,9 @@
-"""The repositories of a folder that commands write: they read them, and cannot change them.
+"""Protection of the repositories in a workspace: commands can read them, and cannot change them.
 
-Their hooks and configuration name programs that git runs for whoever works in the folder next. So `.git` is a
-read-only mount of its own: a mount is neither renamed nor removed, which a file or folder in it would allow.
-Where there is none at the top, an empty folder takes the place while commands run. Those in folders below are
-mounts as well, and so are the folders on the way, which could be renamed and replaced otherwise.
+Hooks and configuration of a repository name programs that git runs for whoever works in the folder next. So
+`.git` is mounted read-only: unlike a plain folder, a mount point can be neither renamed nor removed. Where
+the top folder has no `.git`, an empty one is there while commands run. Repositories in folders below are
+mounted as well, and so are the folders that lead to them, which could be renamed and replaced otherwise.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MAX_REPOSITORIES = 200
 def placeholder(folder: Path) -> Iterator[None]:
     """Create `.git` in a folder if it is missing; remove it after the last command if it is empty.
 
-    Other processes may run commands in the folder, too. To remove a folder takes away what is mounted there,
-    so all hold a shared lock on it. No command can: in its place it sees another one.
+    Other processes may run commands in the folder, too. Removing a folder takes away what is mounted on it,
+    so each of them holds a shared lock on it. Commands cannot lock it: they see the folder mounted over it.
     """
     path = folder / GIT_FOLDER
     file = _lock_placeholder(path)
@@ -51,7 +51,7 @@ def placeholder(folder: Path) -> Iterator[None]:
 def _lock_placeholder(path: Path) -> int | None:
     """Return the locked folder at a path, created if it is missing; None for a file or a link.
 
-    Raises CallError if it is removed again and again meanwhile.
+    Raises CallError if other processes keep removing it.
     """
     for _ in range(MAX_TRIES):
         with suppress(FileExistsError):
@@ -86,9 +86,10 @@ def _is_same(path: Path, file: int) -> bool:
 
 
 def repository_mounts(folder: Path, target: str) -> list[str]:
-    """Return the options that protect `.git` of a folder that is shown at `target`.
+    """Return bubblewrap's options that protect `.git` of a folder that is mounted at `target`.
 
-    Raises CallError for a link or something else that cannot be protected. No command can make one meanwhile.
+    Raises CallError for a link or something else that cannot be protected. No command can create one, because
+    all see a protected `.git`.
     """
     path, place = folder / GIT_FOLDER, f"{target}/{GIT_FOLDER}"
     mode = path.lstat().st_mode
@@ -104,23 +105,23 @@ def repository_mounts(folder: Path, target: str) -> list[str]:
 
 
 def find_nested(folder: Path) -> tuple[str, ...]:
-    """Return what in a folder makes repositories, and their folders of hooks, but for `.git` itself.
+    """Return the repositories below a folder and their folders of hooks, without `.git` of the folder itself.
 
-    These are relative paths of files and folders, without links. Raises CallError where there are too many.
+    These are relative paths of files and folders, without links. Raises CallError if there are too many.
     """
-    found = []
+    paths = []
     for entry in iter_repository_entries(folder):
         if entry.name != GIT_FOLDER or Path(entry.path).parent != folder:
-            found.append(Path(entry.path))
+            paths.append(Path(entry.path))
         with suppress(OSError):  # another command has removed it
-            found += hook_folders(Path(entry.path), folder)
-        if len(found) > MAX_REPOSITORIES:
+            paths += hook_folders(Path(entry.path), folder)
+        if len(paths) > MAX_REPOSITORIES:
             raise too_much(f"more than {MAX_REPOSITORIES} repositories")
-    return tuple(sorted({path.relative_to(folder).as_posix() for path in found}))
+    return tuple(sorted({path.relative_to(folder).as_posix() for path in paths}))
 
 
 def iter_repository_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield the files and folders below a folder that make repositories. Raises CallError."""
+    """Yield the files and folders below a folder that mark a repository. Raises CallError for too many."""
     waiting, count = [str(folder)], 0
     while waiting:
         for entry in list_folder(waiting.pop()):
@@ -144,7 +145,10 @@ def list_folder(path: str) -> Sequence[os.DirEntry[str]]:
 
 
 def hook_folders(repository: Path, folder: Path) -> Iterator[Path]:
-    """Yield the folders within a folder that a repository in it has its hooks in, besides its own."""
+    """Yield the folders within `folder` that a repository's configuration names for its hooks.
+
+    `repository` is the path of `.git`.
+    """
     parent = os.open(repository.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for parts in hook_paths(parent):
@@ -156,9 +160,9 @@ def hook_folders(repository: Path, folder: Path) -> Iterator[Path]:
 
 
 def nested_mounts(paths: Sequence[str], folder: Path, *, target: str) -> list[str]:
-    """Return the options that protect repositories below a folder that is shown at `target`.
+    """Return bubblewrap's options that protect repositories below a folder that is mounted at `target`.
 
-    What another command has removed meanwhile is left out.
+    Paths that another command has removed since are skipped (`-try`).
     """
     parents = {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents} - {"."}
     options = []

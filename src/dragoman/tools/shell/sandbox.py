@@ -1,8 +1,8 @@
 """The sandbox: bubblewrap (https://github.com/containers/bubblewrap) around a command.
 
-A command sees the system's programs read-only, its own folders, an empty /tmp, and its own processes only. It
-has no capabilities, makes no namespaces of its own, and has no network unless that is allowed. Nothing is
-written outside of its writable folders and memory.
+A command sees the system's programs read-only, its own folders, an empty /tmp, and only its own processes. It
+has no capabilities, cannot create namespaces, and has no network unless that is allowed. It can write only to
+its writable folders and to memory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SET_ID_HINT = (
 )
 HINTS = {
     "Operation not permitted": SET_ID_HINT,
-    "writable by group": SET_ID_HINT,  # this is git's
+    "writable by group": SET_ID_HINT,  # git's message
     "Read-only file system": READ_ONLY_HINT,
 }
 PROBE_SECONDS = 10.0
 
 
 class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one command may take: bytes of memory and of a file, processes; and whether it has the network."""
+    """Limits of one command: bytes of memory and of a file, processes; and whether it has the network."""
 
     memory: int = 1_000_000_000
     processes: int = 256
@@ -58,9 +58,10 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A folder that a command sees, by its name below HOME; whether it writes there, and to repositories.
+    """A folder that a command sees under a name below HOME.
 
-    `repositories` are those below it, as `find_nested` returns them.
+    `writable`: whether it may write there; `git`: also to repositories. `repositories` are those below the
+    folder, as `find_nested` returns them.
     """
 
     name: str
@@ -71,10 +72,10 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Sandbox:
-    """Makes programs of commands. `bwrap` is the path of bubblewrap; by default the one that is installed.
+    """Wraps commands into bubblewrap. `bwrap` is its path; by default the one that is installed.
 
-    Commands do not see the files and folders in `hidden`, also where they are among the system's programs, as
-    the data of a hub that is installed in /opt may be.
+    Commands do not see the files and folders in `hidden`, even below a folder of the system: the data of a
+    hub may be in /opt. `machine` is the architecture in `uname`.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Sandbox:
         self._reason = "bubblewrap is not installed"
 
     async def check(self) -> None:
-        """Raise CallError where bubblewrap is missing or may not make namespaces."""
+        """Raise CallError where bubblewrap is missing or may not create namespaces. Probed once."""
         if not is_known_machine(self._machine):
             raise CallError(
                 f"Commands cannot run here: the sandbox does not know the system calls of {self._machine}.",
@@ -101,9 +102,9 @@ class Sandbox:
     def program(
         self, arguments: Sequence[str], *, mounts: Sequence[Mount], limits: SandboxLimits, folder: str = HOME
     ) -> ShellProgram:
-        """Return a program that runs in the sandbox. `folder` is where it starts.
+        """Return a program that runs in the sandbox. `folder` is its working directory.
 
-        Raises CallError where the number of its processes cannot be limited, or its repository not protected.
+        Raises CallError if the number of its processes cannot be limited, or a repository not protected.
         """
         with ExitStack() as cleanup:
             repositories = self._protect_repositories(mounts, cleanup)
@@ -140,7 +141,7 @@ class Sandbox:
         return options
 
     async def _probe(self, bwrap: str) -> bool:
-        """Return whether bubblewrap runs a program; note why not."""
+        """Return whether bubblewrap can run a program; `_reason` says why not."""
         limits = SandboxLimits()
         command = [bwrap, *namespaces(limits), *system_mounts(limits), "--", "/bin/true"]
         arguments = with_limits(command, {}, seccomp_filter=mode_filter())
@@ -173,11 +174,13 @@ def namespaces(limits: SandboxLimits) -> list[str]:
     ]  # fmt: skip
     if limits.network:
         options.remove("--unshare-net")
-    return [*options, *(each for name, value in ENVIRON.items() for each in ("--setenv", name, value))]
+    for name, value in ENVIRON.items():
+        options += ["--setenv", name, value]
+    return options
 
 
 def system_mounts(limits: SandboxLimits) -> list[str]:
-    """Return the options that show the system's programs, and memory in place of what is written."""
+    """Return the options that mount the system's programs read-only, and memory where programs write."""
     size = str(limits.memory)
     options = ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm"]  # noqa: S108
     options += ["--remount-ro", "/dev", "--size", size, "--tmpfs", "/tmp"]  # noqa: S108
@@ -193,13 +196,13 @@ def system_mounts(limits: SandboxLimits) -> list[str]:
 
 
 def masks(hidden: Sequence[Path]) -> list[str]:
-    """Return the options that put nothing in the place of files and folders below a system folder."""
-    folders = [Path(each) for each in SYSTEM_FOLDERS if not Path(each).is_symlink()]
+    """Return the options that mount emptiness over the hidden files and folders below a system folder."""
+    folders = [Path(folder) for folder in SYSTEM_FOLDERS if not Path(folder).is_symlink()]
     paths = {path.resolve() for path in hidden if path.exists()}
-    shown = [path for path in sorted(paths) if any(path.is_relative_to(each) for each in folders)]
+    visible = [path for path in sorted(paths) if any(path.is_relative_to(folder) for folder in folders)]
     options = []
-    for path in shown:
-        if any(each in path.parents for each in shown):  # it is in one that is masked
+    for path in visible:
+        if any(parent in path.parents for parent in visible):  # masked together with its parent
             continue
         target = str(path)
         empty = ["--tmpfs", target, "--remount-ro", target]
@@ -208,7 +211,7 @@ def masks(hidden: Sequence[Path]) -> list[str]:
 
 
 def folder_mounts(mounts: Sequence[Mount]) -> list[str]:
-    """Return the options that show the folders of a command."""
+    """Return the options that mount the folders of a command below HOME."""
     options = ["--tmpfs", HOME]
     for mount in mounts:
         kind = "--bind" if mount.writable else "--ro-bind"
@@ -217,7 +220,7 @@ def folder_mounts(mounts: Sequence[Mount]) -> list[str]:
 
 
 def resource_limits(limits: SandboxLimits) -> Mapping[str, int]:
-    """Return the limits of each process, by the names of the `resource` module."""
+    """Return the limits of each process, under the names of the `resource` module."""
     return {
         "RLIMIT_DATA": limits.memory,
         "RLIMIT_FSIZE": limits.file_size,

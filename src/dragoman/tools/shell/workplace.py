@@ -17,9 +17,9 @@ from dragoman.tools.shell.sandbox import HOME, Mount, Sandbox, SandboxLimits
 
 
 class Workplace(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders of a caller, the first of which is its workspace; its limits; the seconds of one command.
+    """Where a caller's commands run. The first mount is the workspace; `seconds` limits each command.
 
-    Without a sandbox, commands run as the hub does, in the workspace.
+    Without a sandbox, commands run in the workspace with the rights of the hub.
     """
 
     mounts: Sequence[Mount]
@@ -28,7 +28,7 @@ class Workplace(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox | None
 
     async def program(self, command: str) -> ShellProgram:
-        """Return the program that runs a shell command. Raises CallError."""
+        """Return the program that runs a shell command. Raises CallError if it cannot be sandboxed."""
         arguments = ["/bin/sh", "-c", f"exec 2>&1\n{command}"]
         workspace = self.mounts[0]
         if self.sandbox is None:

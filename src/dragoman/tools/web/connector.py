@@ -1,4 +1,4 @@
-"""Connections to checked addresses: straight to them, with the host name and the certificate of the URL."""
+"""Connections to checked addresses, with the host name and the certificate of the URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ OpenSocket: TypeAlias = Callable[[list[AddrInfo]], Awaitable[socket.socket]]
 
 
 class CheckedConnector:
-    """Connects to one of the addresses that a host policy allowed. A proxy would resolve the name again."""
+    """Connects to one of the addresses that a host policy allowed.
+
+    It never uses a proxy, which would resolve the name again, perhaps to an address that is not allowed.
+    """
 
     def __init__(self, open_socket: OpenSocket | None = None) -> None:
         self._open_socket = open_socket or connect_first
@@ -25,16 +28,16 @@ class CheckedConnector:
     async def connect(self, url: Url, addresses: list[AddrInfo]) -> HttpConnection:
         """Return a connection for one request. Raises OSError."""
         tls = await self._tls_context() if url.tls else None
-        opened = await self._open_socket(addresses)
+        connected = await self._open_socket(addresses)
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: HttpConnection(url.authority),
-                sock=opened,
+                sock=connected,
                 ssl=tls,
                 server_hostname=url.host if tls else None,
             )
         except BaseException:
-            opened.close()
+            connected.close()
             raise
         return connection
 

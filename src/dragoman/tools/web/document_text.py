@@ -1,4 +1,4 @@
-"""The text of documents whose parsers are not safe in the hub's process: articles of pages, and PDF."""
+"""The text of documents whose parsers are not safe in the hub's process: main content of pages, and PDF."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_installed(kind: DocumentKind) -> None:
 
 
 async def run_extractor(kind: DocumentKind, body: bytes) -> bytes:
-    """Return what the extracting process prints."""
+    """Return the JSON that the extractor prints; incomplete if it was ended by a limit."""
     arguments = [sys.executable, "-I", str(EXTRACTOR), kind, str(MAX_TEXT)]
     environ = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
     return await run_program(with_limits(arguments, LIMITS), input=body, environ=environ)

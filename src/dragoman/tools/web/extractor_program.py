@@ -1,8 +1,8 @@
 """Extract text: a stand-alone program that reads a document and prints its text.
 
-Arguments: `html` or `pdf`, and the most characters of text. The document is its input. It prints JSON with
-`title` and `text`, null where it finds no main content. It runs in a process of its own with limits, because
-parsers of hostile documents may take all memory, or never end.
+Arguments: `html` or `pdf`, and the most characters of text. It reads the document from its input, and prints
+JSON with `title` and `text`, null where there is no main content. It runs in a process of its own with
+limits, because a hostile document can make parsers take all memory, or never end.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def extract_article(body: bytes) -> tuple[str | None, str | None]:
     """Return the title and the main content of a page, as Markdown."""
     from trafilatura import extract_with_metadata  # late: heavy, and in this process only
 
-    found = extract_with_metadata(body.decode(errors="replace"), output_format="markdown", include_links=True)
-    return (None, None) if found is None else (found.title, found.text)
+    html = body.decode(errors="replace")
+    article = extract_with_metadata(html, output_format="markdown", include_links=True)
+    return (None, None) if article is None else (article.title, article.text)
 
 
 def extract_pdf(body: bytes, limit: int) -> tuple[str | None, str | None]:

@@ -1,6 +1,6 @@
-"""The web fetcher: one page over a connection to a checked address, and its text.
+"""The web fetcher: request a URL over a connection to a checked address, and decode the response.
 
-A connection serves one request and goes straight to an address that the host policy resolved and checked; a
+A connection serves one request and leads directly to an address that the host policy resolved and checked; a
 proxy would resolve the name again. Host name and certificate are those of the URL, redirects are checked
 like the first request, and no cookies or credentials are sent.
 """
@@ -94,7 +94,7 @@ class WebResponse(msgspec.Struct, frozen=True):
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
-    """A URL that is requested, the addresses that its host may be reached at, and what is asked of it."""
+    """A URL, the checked addresses of its host, and the request to send."""
 
     url: Url
     addresses: list[AddrInfo]
@@ -125,10 +125,10 @@ class WebFetcher:
         self._connector = CheckedConnector(open_socket)
 
     async def fetch(self, text: str, request: WebRequest = PLAIN_GET) -> WebResponse:
-        """Request a URL, following at most five redirects.
+        """Request a URL and follow up to MAX_REDIRECTS redirects.
 
-        Raises BadRequest or Forbidden for what is not allowed, TooLarge, CallTimeout, and CallError for
-        failures.
+        Raises BadRequest or Forbidden for a URL that is not allowed, TooLarge, CallTimeout, and CallError for
+        other failures.
         """
         url = parse_url(text)
         try:
@@ -218,7 +218,7 @@ class WebFetcher:
 
 
 def is_readable_type(media_type: str) -> bool:
-    """Return whether web.fetch makes text of a media type."""
+    """Return whether web.fetch can return a media type as text."""
     return (
         media_type == PDF_TYPE
         or media_type.startswith("text/")
@@ -233,8 +233,9 @@ def fetch_error(message: str, *, transient: bool = True) -> CallError:
     return error
 
 
-# Decoding: by the response's charset, a byte order mark, or the page's own declaration.
-# Source: WHATWG Encoding, for the names. Only these names are used, never any other codec of Python's.
+# Decoding: by a byte order mark, the response's charset, or the page's own declaration.
+# The names are those of the WHATWG Encoding standard. No other codec of Python is used: some do not encode
+# text at all.
 
 SNIFFED_BYTES = 2_048  # bytes in which a page declares its encoding
 MAX_UNREADABLE_SHARE = 0.1  # share of the text that may be unreadable
@@ -272,7 +273,10 @@ def decode_text(body: bytes, charset: str | None = None) -> str:
 
 
 def declared_codec(body: bytes) -> str | None:
-    """Return the codec that the first bytes of a page declare; UTF-16 there is a mistake for UTF-8."""
+    """Return the codec that the first bytes of a page declare.
+
+    A declaration of UTF-16 that can be read as ASCII is wrong, and means UTF-8 (WHATWG HTML).
+    """
     match = CHARSET_DECLARATION.search(body[:SNIFFED_BYTES])
     name = (match[1] or match[2]).decode("ascii", errors="replace").lower() if match else ""
     codec = CODECS.get(name)
@@ -280,7 +284,7 @@ def declared_codec(body: bytes) -> str | None:
 
 
 def guess_codec(body: bytes) -> str:
-    """Guess the codec of an undeclared text: UTF-8 if most of it is valid, else Windows-1252."""
+    """Guess the codec of an undeclared text: UTF-8 if most other than ASCII is valid, else Windows-1252."""
     text = body.decode(errors="replace")
     non_ascii = len(text) - len(text.encode("ascii", errors="ignore"))
     return "cp1252" if 2 * text.count("\ufffd") > non_ascii else "utf-8"

@@ -1,4 +1,4 @@
-"""Post to a URL that somebody else has chosen, without reaching what only the hub can reach."""
+"""Post to a URL that a client has chosen, without reaching addresses that only the hub can reach."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_TIMEOUTS = Timeouts(connect=None, first_byte=None, idle=None)  # the request 
 
 
 class GuardedPost:
-    """Posts to addresses that a host policy allows. Redirects are not followed, and no response is read."""
+    """Posts to addresses that a host policy allows. It follows no redirects and reads no response body."""
 
     def __init__(
         self, host_policy: HostPolicy, *, timeout: float, open_socket: OpenSocket | None = None
@@ -26,14 +26,17 @@ class GuardedPost:
         self._connector = CheckedConnector(open_socket)
 
     def check(self, text: str) -> None:
-        """Raise BadRequest or Forbidden for a URL that is never allowed; names are resolved later."""
+        """Raise BadRequest or Forbidden for a URL that `post` would refuse, without resolving its name."""
         url = parse_url(text)
         self._host_policy.check_host(url)
         if url.address is not None:
             self._host_policy.check_address(url, url.address)
 
     async def post(self, text: str, *, headers: Mapping[str, str], body: bytes) -> int:
-        """Post a body; return the status. Raises BadRequest, Forbidden, CallTimeout, CallError."""
+        """Post a body; return the status.
+
+        Raises BadRequest, Forbidden, CallTimeout, CallError, and ProviderError for a broken connection.
+        """
         url = parse_url(text)
         try:
             async with asyncio.timeout(self._timeout):

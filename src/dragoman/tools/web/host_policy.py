@@ -1,4 +1,4 @@
-"""The host policy: which hosts, ports and addresses web.fetch may connect to, checked before it does."""
+"""The host policy: which hosts, ports and addresses web.fetch may connect to."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ALLOW_HINT = "the hub's operator can allow it with web.{} in dragoman.yaml"
 class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `web.fetch` may connect to, and its limits.
 
-    Hosts are exact names, `*.example.com` for all below one, or `*`. `allow_networks` are allowed although
+    Hosts are exact names, `*.example.com` for all subdomains, or `*`. `allow_networks` are allowed even if
     they are not public. `max_bytes` limits a decompressed response; `timeout` is in seconds, including
-    redirects. `rates` are rates such as `60/minute` by the key that a caller names.
+    redirects. `rates` has rates such as `60/minute` by their keys (`rate_key`).
     """
 
     allow_hosts: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ def unresolved_error(host: str, *, transient: bool) -> CallError:
 
 
 def socket_address(address: IpAddress, port: int) -> AddrInfo:
-    """Return an address as sockets take it, without anything left to resolve."""
+    """Return an address in the form of `getaddrinfo`, so that connecting resolves nothing."""
     if isinstance(address, IPv6Address):
         return (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(address), port, 0, 0))
     return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (str(address), port))
@@ -137,5 +137,5 @@ def matches_host(pattern: str, host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """Return whether a name is meaningful in a local network only."""
+    """Return whether a name has a meaning only in a local network."""
     return "." not in host or any(host.endswith(f".{name}") for name in LOCAL_DOMAINS)

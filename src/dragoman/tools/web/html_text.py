@@ -1,8 +1,8 @@
 """The text of an HTML page, with as much Markdown as shows its structure.
 
-The tokenizer makes one pass and builds no tree: a parser that repairs errors as HTML 5 prescribes turns
-some pages of a few kilobytes into gigabytes, and the tags alone tell a reader of text enough about the
-structure.
+The tokenizer makes one pass, never goes back and builds no tree: a parser that repairs errors as HTML 5
+prescribes turns some pages of a few kilobytes into gigabytes, and the tags alone show enough of the structure
+for text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ import msgspec
 
 from dragoman.http.html_entities import unescape_entities
 
-# ---- Tags: HTML cut into texts and tags, in one pass that never goes back.
-# No tree is built: a parser that mends what is wrong, as HTML 5 tells it to, makes gigabytes of some pages
-# of a
-# few kilobytes. What a reader of text needs of the order is in the tags themselves.
-
+# Possessive quantifiers, such as `*+`, keep the time linear.
 ATTRIBUTE = r"""([^\s/>][^\s/>=]*+)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s>"'][^\s>]*+)?)?"""
 ATTRIBUTES = re.compile(ATTRIBUTE)
 TAG = re.compile(rf"<(/?)([a-z][^\s/>]*+)((?:[\s/]++|{ATTRIBUTE})*+)>", re.IGNORECASE | re.ASCII)
@@ -32,7 +28,7 @@ RAW_TEXT_END = {
 
 
 class StartTag(msgspec.Struct, frozen=True):
-    """The start of an element; `raw` is the text up to its end where no tags are parsed."""
+    """The start of an element. `raw` is its text, for elements in which no tags are parsed."""
 
     name: str
     attributes: str = ""
@@ -49,7 +45,7 @@ Token: TypeAlias = str | StartTag | EndTag
 
 
 def tokenize(html: str) -> Iterator[Token]:
-    """Return the texts and tags of a page, in order, without comments and with entities resolved."""
+    """Yield the texts and tags of a page, in order, without comments and with entities resolved."""
     position = 0
     while markup := MARKUP_START.search(html, position):
         if markup.start() > position:
@@ -83,7 +79,7 @@ def skip_markup(html: str, start: int) -> int:
 
 
 def parse_attributes(raw: str) -> dict[str, str]:
-    """Return the attributes of a tag; of duplicates the first counts."""
+    """Return the attributes of a tag; the first of duplicates wins."""
     attributes: dict[str, str] = {}
     for match in ATTRIBUTES.finditer(raw):
         attributes.setdefault(match[1].lower(), unescape_entities((match[2] or "").strip("\"'")))
@@ -102,22 +98,8 @@ OPTIONAL_END_TAGS = {
     "head",
 }  # fmt: skip
 PARAGRAPH_ELEMENTS = {
-    "p",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "table",
-    "ul",
-    "ol",
-    "dl",
-    "blockquote",
-    "figure",
-    "pre",
-    "hr",
-}
+    "p", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "ol", "dl", "blockquote", "figure", "pre", "hr",
+}  # fmt: skip
 BLOCK_ELEMENTS = {
     "address", "article", "aside", "body", "br", "button", "caption", "dd", "details", "dialog", "div", "dt",
     "fieldset", "figcaption", "footer", "form", "head", "header", "html", "legend", "li", "main", "menu",
@@ -134,9 +116,9 @@ class WebPage(msgspec.Struct, frozen=True):
 
 
 def parse_page(html: str, *, url: str, markdown: bool) -> WebPage:
-    """Return the text of a page.
+    """Return the text of a page at `url`.
 
-    `markdown` marks headings, code and links; links are made absolute with `url`.
+    With `markdown`, headings, code and links are marked up, and links are absolute.
     """
     writer = PageTextWriter(url, markdown=markdown)
     for token in visible_tokens(tokenize(html)):
@@ -144,8 +126,8 @@ def parse_page(html: str, *, url: str, markdown: bool) -> WebPage:
     return writer.finish()
 
 
-def visible_tokens(stream: Iterable[Token]) -> Iterable[Token]:
-    """Return the tokens without those of invisible elements."""
+def visible_tokens(stream: Iterable[Token]) -> Iterator[Token]:
+    """Yield the tokens without those of invisible elements."""
     hidden, depth = "", 0
     for token in stream:
         if depth:
@@ -227,7 +209,7 @@ class PageTextWriter:
             self._line.append(text)
 
     def _open_block(self, name: str) -> None:
-        """Write what stands before the text of a block."""
+        """Write the Markdown before the text of a block."""
         match name:
             case "ul" | "menu" | "ol":
                 self._lists.append(0 if name == "ol" else -1)
@@ -302,7 +284,10 @@ class PageTextWriter:
             self._line[start:] = [f"{space}[{text.strip()}]({target}){' ' if text[-1].isspace() else ''}"]
 
     def _end_line(self, lines: int) -> None:
-        """End the line if it has text; a link around blocks continues with the first block's text."""
+        """End the line, followed by `lines` line breaks if it has text.
+
+        A link that contains blocks continues at the text of the first block.
+        """
         if self._has_text:
             self._end_link()
         elif self._link is not None:
@@ -322,7 +307,9 @@ class PageTextWriter:
     def _absolute_url(self, href: str) -> str | None:
         """Return the absolute http(s) URL of a link, else None."""
         address = "".join(href.split())
-        if len(address) > MAX_LINK_LENGTH:  # a host takes time in proportion to the square of its length
+        if (
+            len(address) > MAX_LINK_LENGTH
+        ):  # urljoin takes time in proportion to the square of a host's length
             return None
         try:
             target = urljoin(self._url, address)

@@ -1,4 +1,4 @@
-"""Special-purpose IP addresses: which are not on the public internet, and what they are.
+"""Special-purpose IP addresses: those that are not on the public internet, and their purpose.
 
 Sources: the IANA special-purpose address registries for IPv4 and IPv6 (RFC 6890), RFC 4291, RFC 6052
 (NAT64), RFC 3056 (6to4), RFC 4380 (Teredo), RFC 5214 (ISATAP); the metadata addresses of clouds.
@@ -15,7 +15,7 @@ from dragoman.errors import ConfigError
 IpAddress: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 
-# The first matching network names the address.
+# The first network that contains an address gives its purpose.
 SPECIAL_IPV4: tuple[tuple[IPv4Network, str], ...] = tuple(
     (IPv4Network(network), purpose)
     for network, purpose in (
@@ -73,18 +73,18 @@ ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def special_purpose(address: IpAddress) -> str | None:
-    """Return what a non-public address is; None for a public one."""
+    """Return the purpose of a non-public address, such as `loopback`; None for a public one."""
     if isinstance(address, IPv4Address):
-        purpose_found = next((purpose for network, purpose in SPECIAL_IPV4 if address in network), None)
+        special = next((purpose for network, purpose in SPECIAL_IPV4 if address in network), None)
     else:
-        purpose_found = next(
+        special = next(
             (purpose for network, purpose in SPECIAL_IPV6 if address in network), None
         ) or ipv6_special_purpose(address)
-    return purpose_found or (None if address.is_global else "reserved")
+    return special or (None if address.is_global else "reserved")
 
 
 def ipv6_special_purpose(address: IPv6Address) -> str | None:
-    """Return what an IPv6 address is by its form."""
+    """Return the purpose of an IPv6 address that its form shows, without the table."""
     if address.scope_id is not None:
         return "of one link"
     if address not in GLOBAL_V6:

@@ -1,4 +1,4 @@
-"""Rate buckets: how often web requests of one kind may be made, by the key that a caller names."""
+"""Rate buckets: limit the web requests that name the same rate key."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from dragoman.operations.call_limiter import CallLimiter, Rate
 from dragoman.operations.context import Context
 
 RateLookup: TypeAlias = Callable[[Context], tuple[str, Mapping[str, str]]]
-"""Returns whose buckets a caller uses, and their rates by key."""
+"""Returns the scope whose buckets a caller uses (a team, or empty for the hub), and its rates by key."""
 
 
 class RateBuckets:
-    """The buckets of all callers; those of one scope (a team, or the hub) share theirs."""
+    """The buckets of all callers. Callers of one scope share its buckets."""
 
     def __init__(self, lookup: RateLookup) -> None:
         self._lookup = lookup
         self._limiters: dict[tuple[str, str], tuple[str, CallLimiter]] = {}
 
     async def take(self, key: str | None, context: Context) -> None:
-        """Take from a bucket; from none without a key. Raises RateLimited, BadRequest for an unknown key."""
+        """Take a token from the bucket of a key; without a key do nothing.
+
+        Raises RateLimited, and BadRequest for an unknown key.
+        """
         if key is None:
             return
         scope, rates = self._lookup(context)

@@ -1,4 +1,4 @@
-"""A request of the web: its method, the headers that a caller may set, its body."""
+"""A web request: its method, the headers that a caller may set, its body."""
 
 from __future__ import annotations
 
@@ -27,26 +27,28 @@ WebMethod = Literal["GET", "POST"]
 
 
 class WebRequest(msgspec.Struct, frozen=True):
-    """What is asked of a URL. `headers` have lower-case names, checked by `check_headers`."""
+    """The method, headers and body to send to a URL. `headers` are those that `check_headers` returns."""
 
     method: WebMethod = "GET"
     headers: Mapping[str, str] = {}
     body: bytes = b""
 
     def after_redirect(self, status: int, *, same_origin: bool) -> WebRequest:
-        """Return what is asked of the URL that a redirect leads to: at another origin without the caller's
-        headers, and after 301, 302 and 303 with GET. Raises BadRequest for a body at another origin.
+        """Return the request for the URL that a redirect leads to.
+
+        To another origin it has none of the caller's headers, and after 301, 302 and 303 it is a GET. Raises
+        BadRequest if it would send a body to another origin.
         """
         headers = self.headers if same_origin else {}
         if self.method == "GET" or status in (301, 302, 303):
             remaining = {name: value for name, value in headers.items() if not name.startswith("content-")}
             return WebRequest(headers=remaining)
         if not same_origin:
-            raise BadRequest("It leads the body of a POST request to another origin.")
+            raise BadRequest("It would send the body of a POST request to another origin.")
         return self
 
     def head(self, url: Url) -> bytes:
-        """Return the request's head; the same for everybody but for the caller's headers."""
+        """Return the head of the request; apart from the caller's headers it is the same for all callers."""
         fields = {
             "host": url.authority,
             "user-agent": USER_AGENT,

@@ -1,7 +1,7 @@
-"""Strict parsing of http(s) URLs, one way, so that the URL that is checked is the URL that is fetched.
+"""Strict parsing of http(s) URLs, so that the URL that is checked is the URL that is fetched.
 
-Sources: RFC 3986, RFC 5891. What URL parsers disagree about is refused, not guessed: credentials,
-backslashes, whitespace, percent signs in a host, numbers that abbreviate an IP address.
+Sources: RFC 3986, RFC 5891. Whatever URL parsers read differently is refused: credentials, backslashes,
+whitespace, percent signs in a host, numbers that abbreviate an IP address.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def resolve_redirect(url: Url, location: str) -> Url:
 
 
 def check_characters(text: str) -> None:
-    """Raise BadRequest for characters that some parsers strip, split at or take for a slash."""
+    """Raise BadRequest for characters that some parsers strip, split at or treat as a slash."""
     if len(text) > MAX_LENGTH:
         raise BadRequest(f"The URL has {len(text)} characters; the limit is {MAX_LENGTH}.", field="url")
     invalid = next(
@@ -115,7 +115,7 @@ def parse_address(host: str, *, bracketed: bool) -> IpAddress | None:
 
 
 def parse_hostname(host: str) -> str:
-    """Return a DNS name as it is looked up.
+    """Return a DNS name in ASCII, as it is looked up.
 
     Raises BadRequest if it is invalid or abbreviates an IP address.
     """
@@ -131,14 +131,14 @@ def parse_hostname(host: str) -> str:
 
 
 def encode_label(label: str, *, host: str) -> str:
-    """Return a label in ASCII: other scripts as `xn--`; characters that stand for others are refused."""
+    """Return a label in ASCII: other scripts as `xn--`; characters that NFKC replaces are refused."""
     if label.isascii():
         return label
     is_plain = all(
         unicodedata.category(character)[0] in "LM" or character in "-0123456789" for character in label
     )
     if not is_plain or normalise_text("NFKC", label) != label:
-        raise host_error(host, "it has characters that stand for others")
+        raise host_error(host, "it has characters that are read as others")
     return f"xn--{label.encode('punycode').decode('ascii')}"
 
 
