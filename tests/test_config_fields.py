@@ -205,11 +205,11 @@ def test_a_key_that_is_not_there_is_a_warning(caplog: pytest.LogCaptureFixture, 
     )
     with caplog.at_level(logging.WARNING):
         assert [read_key(place, name="up", environ={"A": " "}) for place in places] == [None] * 3
-    without = "its requests go without a key"
+    without = "requests are sent without a key"
     assert [record.getMessage() for record in caplog.records] == [
         f"providers.up: the environment variable A is not set: {without}",
         f"providers.up: the key file is empty: {without}",
-        f"providers.up: there is no secret main (`dragoman secrets set` puts one there): {without}",
+        f"providers.up: there is no secret main (`dragoman secrets set` stores one): {without}",
     ]
 
 

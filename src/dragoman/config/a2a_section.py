@@ -1,4 +1,4 @@
-"""The section `a2a`: the agents that other agents find, and where push notifications go."""
+"""The section `a2a`: the agents that other agents can discover, and where push notifications are sent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec import Meta
 
 
 class A2aConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A2A: `agents` whose cards need no key; `url`, the hub's public address, for cards.
+    """A2A: `agents` whose cards are public; `url`, the hub's public address, for cards.
 
-    Push notifications go to public addresses, and to those in `push_networks`; the secret in
-    `push_secret_env` signs them. An owner has at most `push_configs` receivers.
+    Push notifications are sent to public addresses and to those in `push_networks`, signed with the secret
+    in the variable `push_secret_env`. An owner has at most `push_configs` receivers.
     """
 
     agents: tuple[Annotated[str, Meta(min_length=1)], ...] = ("default",)

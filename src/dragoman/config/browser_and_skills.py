@@ -1,4 +1,4 @@
-"""The sections `browser` and `skills`: what the browsers and the skills of teams come from."""
+"""The sections `browser` and `skills`: the browsers of teams, and where teams find skills."""
 
 from __future__ import annotations
 

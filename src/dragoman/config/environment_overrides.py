@@ -22,7 +22,7 @@ def config_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def apply_environment(document: ConfigDocument, environ: Mapping[str, str]) -> None:
-    """Set the fields that the environment sets; problems are added to the document."""
+    """Override fields of the document with the environment; problems are added to the document."""
     if not isinstance(document.value, dict):
         return  # reported as a problem of the file
     for name in config_variables(environ):
@@ -37,39 +37,42 @@ def apply_environment(document: ConfigDocument, environ: Mapping[str, str]) -> N
 
 def _set_field(document: ConfigDocument, steps: list[str], *, name: str, text: str) -> None:
     path: FieldPath = ()
-    place: Any = document.value
+    container: Any = document.value
     for number, step in enumerate(steps):
         last = number == len(steps) - 1
-        key = _find_key(place, step)
+        key = _find_key(container, step)
         if key is None:
-            fault = ConfigProblem((*path, step.lower()), "there is no field or item of this name")
-            document.variables.setdefault(fault.path, name)
-            document.problems.append(fault)
+            problem = ConfigProblem((*path, step.lower()), "there is no field or item of this name")
+            document.variables.setdefault(problem.path, name)
+            document.problems.append(problem)
             return
         path = (*path, key)
         if last:
             break
-        if isinstance(place, dict) and place.get(key) is None:
-            place[key] = {}
-        place = place[key]
+        if isinstance(container, dict) and container.get(key) is None:
+            container[key] = {}
+        container = container[key]
     if path in document.variables:
         first = document.variables[path]
         document.problems.append(ConfigProblem(path, f"{first} and {name} set the same field"))
         return
     document.variables[path] = name
-    place[path[-1]] = _parse_value(document, path, text=text)
+    container[path[-1]] = _parse_value(document, path, text=text)
 
 
-def _find_key(place: Any, step: str) -> str | int | None:
-    """Return the key that a part of a variable's name means: an existing one, or a new one in lower case."""
-    if isinstance(place, list):
-        return int(step) if step in map(str, range(len(place))) else None
-    if not isinstance(place, dict):
+def _find_key(container: Any, step: str) -> str | int | None:
+    """Return the key that a part of a variable's name stands for: an existing one, else a new one.
+
+    None for an item that a list does not have, and for a value that is not a collection.
+    """
+    if isinstance(container, list):
+        return int(step) if step in map(str, range(len(container))) else None
+    if not isinstance(container, dict):
         return None
-    if step in place:
+    if step in container:
         return step
-    spelt = _variable_spelling(step)
-    return next((key for key in place if _variable_spelling(key) == spelt), step.lower())
+    spelling = _variable_spelling(step)
+    return next((key for key in container if _variable_spelling(key) == spelling), step.lower())
 
 
 def _variable_spelling(name: str) -> str:
@@ -83,7 +86,9 @@ def _parse_value(document: ConfigDocument, path: FieldPath, *, text: str) -> Any
     try:
         if text.lstrip()[:1] in ("[", "{"):
             nested = read_document(text, source=document.variables[path], environ={})
-            document.problems.extend(replace(fault, path=(*path, *fault.path)) for fault in nested.problems)
+            document.problems.extend(
+                replace(problem, path=(*path, *problem.path)) for problem in nested.problems
+            )
             return nested.value
         return parse_text(text)
     except ConfigError:

@@ -10,7 +10,7 @@ EventName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-
 
 
 class EventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Domain events of sessions: the JSON Schemas of their data by name; whether others may be published."""
+    """Domain events of sessions: JSON Schemas of their data by name; whether `unknown` names are allowed."""
 
     schemas: dict[EventName, dict[str, Any]] = {}
     unknown: Literal["allow", "refuse"] = "allow"

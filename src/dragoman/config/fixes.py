@@ -20,10 +20,10 @@ _BOOLEANS = {
 }
 
 
-def cure_for(value: Any, expected: Sequence[str], *, path: FieldPath) -> str:
+def type_fix(value: Any, expected: Sequence[str], *, path: FieldPath) -> str:
     """Return `; write …` for a value of the wrong type, or an empty text.
 
-    `expected` are msgspec's names of types.
+    `expected` are the names of types in msgspec's messages, such as `int` and `array`.
     """
     match value:
         case str() | int() if "bool" in expected and str(value).lower() in _BOOLEANS:
@@ -43,7 +43,7 @@ def cure_for(value: Any, expected: Sequence[str], *, path: FieldPath) -> str:
 
 
 def variable_fix(text: str) -> str:
-    """Return how to write a variable for a text such as `$NAME`; else an empty text."""
+    """Return how to write the variable in a text such as `$NAME`; for other texts an empty text."""
     found = _VARIABLE.fullmatch(text)
     return f"; a variable is written ${{{found[1]}}}" if found else ""
 

@@ -1,4 +1,4 @@
-"""Reading a configuration: file and environment in, a `Config` out, or an error that says line and field."""
+"""Read a configuration: file and environment in, a `Config` out, or an error with line and field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dragoman.errors import ConfigError
 T = TypeVar("T")
 DOCS_HINT = "docs/configuration.md lists every field"
 DATABASE_VARIABLE = "DRAGOMAN_DATABASE"
-MAX_PROBLEMS = 20  # faults that are told at once
+MAX_PROBLEMS = 20  # listed in one error
 
 
 def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> Config:
@@ -28,27 +28,19 @@ def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> 
 
     `environ` defaults to the process's. Raises ConfigError with the file, line and field of every problem.
     """
-    around = os.environ if environ is None else environ
-    source = "the environment" if path is None else str(path)
-    document = (
-        ConfigDocument() if path is None else read_document(_read_file(path), source=source, environ=around)
-    )
-    apply_environment(document, around)
-    return _validate(document, source=source)
+    source = _source_name(path)
+    return _validate(_read_with_environment(path, environ, source=source), source=source)
 
 
 def read_database(path: Path | None, environ: Mapping[str, str]) -> str | None:
-    """Return the URL of the database: of `DRAGOMAN_DATABASE`, else of a configuration; None for SQLite.
+    """Return the URL of the database: from `DRAGOMAN_DATABASE`, else from a configuration; None for SQLite.
 
-    The other fields of the file are not checked: who looks after the data may not need them to be right.
-    Raises ConfigError when the file cannot be read, or the URL is not one.
+    The other fields of the file are not checked, so that a backup works with a configuration that does not
+    start a hub. Raises ConfigError when the file cannot be read, or the URL is not valid.
     """
     url: Any = environ.get(DATABASE_VARIABLE)
     if not url:
-        source = "the environment" if path is None else str(path)
-        text = None if path is None else _read_file(path)
-        document = ConfigDocument() if text is None else read_document(text, source=source, environ=environ)
-        apply_environment(document, environ)
+        document = _read_with_environment(path, environ, source=_source_name(path))
         url = document.value.get("database") if isinstance(document.value, dict) else None
     if not url:
         return None
@@ -69,18 +61,38 @@ def locate_error(error: ConfigError, path: Path, *, environ: Mapping[str, str] |
     document = read_document(
         _read_file(path), source=str(path), environ=os.environ if environ is None else environ
     )
-    found = [place for place in document.lines if error.message.startswith(f"{format_path(place)}: ")]
-    if not found:
+    fields = [field for field in document.lines if error.message.startswith(f"{format_path(field)}: ")]
+    if not fields:
         return error
-    where = document.location(max(found, key=len), source=str(path))
+    where = document.location(max(fields, key=len), source=str(path))
     return ConfigError(f"{where}: {error.message}", hint=error.hint or DOCS_HINT)
 
 
 def parse_config(raw: Any, *, source: str = "the configuration") -> Config:
-    """Return the configuration in a decoded YAML value, without the environment."""
+    """Return the configuration in a decoded YAML value; the environment is not read.
+
+    Raises ConfigError with the field of every problem.
+    """
     document = ConfigDocument()
     document.value = raw
     return _validate(document, source=source)
+
+
+def _source_name(path: Path | None) -> str:
+    return "the environment" if path is None else str(path)
+
+
+def _read_with_environment(
+    path: Path | None, environ: Mapping[str, str] | None, *, source: str
+) -> ConfigDocument:
+    variables = os.environ if environ is None else environ
+    document = (
+        ConfigDocument()
+        if path is None
+        else read_document(_read_file(path), source=source, environ=variables)
+    )
+    apply_environment(document, variables)
+    return document
 
 
 def _read_file(path: Path) -> str:
@@ -96,13 +108,16 @@ def _read_file(path: Path) -> str:
 
 
 def _convert(document: ConfigDocument, kind: type[T], *, source: str) -> T:
-    """Return what a document says as a section of this kind. Raises ConfigError with every problem."""
+    """Return the value of a document as a section of this kind. Raises ConfigError with every problem."""
     try:
-        value, misfits = check_types(document.value, kind, texts=document.variable_texts)
-        reported = {fault.path for fault in document.problems}
-        faults = [*document.problems, *(fault for fault in misfits if fault.path not in reported)]
-        if faults:
-            raise _config_error(faults, document, source=source)
+        value, type_problems = check_types(document.value, kind, texts=document.variable_texts)
+        reported = {problem.path for problem in document.problems}
+        problems = [
+            *document.problems,
+            *(problem for problem in type_problems if problem.path not in reported),
+        ]
+        if problems:
+            raise _config_error(problems, document, source=source)
         return msgspec.convert(value, kind)
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
@@ -110,20 +125,20 @@ def _convert(document: ConfigDocument, kind: type[T], *, source: str) -> T:
 
 def _validate(document: ConfigDocument, *, source: str) -> Config:
     config = _convert(document, Config, source=source)
-    if broken := list(config_problems(config)):
-        raise _config_error(broken, document, source=source)
+    if problems := list(config_problems(config)):
+        raise _config_error(problems, document, source=source)
     return config
 
 
-def _config_error(faults: list[ConfigProblem], document: ConfigDocument, *, source: str) -> ConfigError:
+def _config_error(problems: list[ConfigProblem], document: ConfigDocument, *, source: str) -> ConfigError:
     """Return one error for all problems, in the order of their lines."""
-    ordered = sorted(faults, key=lambda fault: document.line_of(fault.path))
-    lines = [_format_problem(fault, document, source=source) for fault in ordered[:MAX_PROBLEMS]]
-    if len(faults) > MAX_PROBLEMS:
-        lines.append(f"and {len(faults) - MAX_PROBLEMS} more")
+    ordered = sorted(problems, key=lambda problem: document.line_of(problem.path))
+    lines = [_format_problem(problem, document, source=source) for problem in ordered[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        lines.append(f"and {len(problems) - MAX_PROBLEMS} more")
     return ConfigError("\n".join(lines), hint=DOCS_HINT)
 
 
-def _format_problem(fault: ConfigProblem, document: ConfigDocument, *, source: str) -> str:
-    where = document.location(fault.path, source=source)
-    return ": ".join(piece for piece in (where, format_path(fault.path), fault.message) if piece)
+def _format_problem(problem: ConfigProblem, document: ConfigDocument, *, source: str) -> str:
+    where = document.location(problem.path, source=source)
+    return ": ".join(piece for piece in (where, format_path(problem.path), problem.message) if piece)

@@ -17,8 +17,8 @@ _PLAIN = re.compile(r"[\w/*:@-]+")
 _SECRET_FIELD = re.compile(r"key|token|secret|password|auth|cookie|headers", re.IGNORECASE)
 _KEY_LIKE = re.compile(r"(?=.*[a-z])(?=.*\d)[\w.~+/=-]{24,}")
 _LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
-MAX_TEXT = 60
-MAX_INTEGER = 10**300  # above which a number has no form as a float
+MAX_TEXT = 60  # characters of a quoted text
+MAX_INTEGER = 10**300  # larger numbers cannot be formatted as a float
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def _format_step(name: str) -> str:
 
 @contextmanager
 def blame_field(path: str) -> Iterator[None]:
-    """Put the path of a field before the message of a ConfigError or Conflict of the block; ConfigError."""
+    """Raise a ConfigError or Conflict of the block as a ConfigError whose message begins with `path`."""
     try:
         yield
     except (ConfigError, Conflict) as error:
@@ -57,7 +57,7 @@ def looks_secret(text: str) -> bool:
 
 
 def mask_secrets(text: str) -> str:
-    """Mask what may be a secret in a text from elsewhere."""
+    """Replace each word that looks like a key by an ellipsis."""
     return _LONG_WORD.sub(lambda word: "…" if looks_secret(word[0]) else word[0], text)
 
 

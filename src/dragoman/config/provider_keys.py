@@ -1,4 +1,4 @@
-"""Keys of providers: where each is stored, and its value. They are read here, and never shown."""
+"""Keys of providers: where each is stored, and its value. Neither errors nor logs contain a value."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def read_key(
     file cannot be read, or when the value cannot be sent as a header.
     """
     if key.api_key_env is not None:
-        value, place = environ.get(key.api_key_env), f"the environment variable {key.api_key_env} is not set"
+        value = environ.get(key.api_key_env)
+        problem = f"the environment variable {key.api_key_env} is not set"
     elif key.api_key_file is not None:
-        value, place = _read_key_file(key.api_key_file, name=name), "the key file is empty"
+        value, problem = _read_key_file(key.api_key_file, name=name), "the key file is empty"
     else:
-        place = f"there is no secret {key.api_key_secret} (`dragoman secrets set` puts one there)"
+        problem = f"there is no secret {key.api_key_secret} (`dragoman secrets set` stores one)"
         value = secrets.get(key.api_key_secret or "")
     if not value or not (value := value.strip()):
-        log.warning("providers.%s: %s: its requests go without a key", name, place)
+        log.warning("providers.%s: %s: requests are sent without a key", name, problem)
         return None
     if not (value.isascii() and value.isprintable()):
         raise ConfigError(f"providers.{name}: the key contains a character that is not allowed in a header")
@@ -59,17 +60,18 @@ def first_key(
     secrets: Mapping[str, str] = NO_SECRETS,
 ) -> str | None:
     """Return the first of a provider's keys that is set, or None. Raises like `read_key`."""
-    found = (
+    values = (
         read_key(key, name=name, environ=environ, secrets=secrets) for key in key_sources(provider).values()
     )
-    return next((value for value in found if value is not None), None)
+    return next((value for value in values if value is not None), None)
 
 
 def master_key(config: Config, environ: Mapping[str, str]) -> str | None:
     """Return the master key of the secrets table, or None.
 
-    From `master_key_file`, else from the variable `master_key_env`, else from the file that the variable of
-    this name with `_FILE` behind it names. ConfigError when the file cannot be read.
+    It is read from `master_key_file`, else from the variable that `master_key_env` names, else from the file
+    whose path is in the variable of that name with `_FILE` appended. Raises ConfigError when the file cannot
+    be read.
     """
     value = environ.get(config.master_key_env, "").strip()
     path = config.master_key_file
@@ -91,4 +93,4 @@ def _read_key_file(path: str, *, name: str) -> str:
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return error.strerror or "it fails" if isinstance(error, OSError) else "it is not UTF-8 text"
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -11,7 +11,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
 class RunnersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Processes that run their own agent: sizes in bytes and characters, times in seconds."""
+    """Limits of runners: sizes in bytes and characters, times in seconds, `rate` in frames a second."""
 
     enabled: bool = True
     grace: Annotated[float, Meta(ge=0)] = 60.0

@@ -51,7 +51,7 @@ class KeyConfig(ConfigSection, frozen=True):
 
 
 class CooldownConfig(ConfigSection, frozen=True):
-    """When a provider's key rests: after `failures` within `window` seconds, for `seconds`."""
+    """When a provider's key is not used for a while: after `failures` in `window` seconds, for `seconds`."""
 
     failures: PositiveInt = 3
     window: Seconds = 60.0
@@ -157,7 +157,7 @@ class StopConfig(ConfigSection, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """`time` in seconds. Unusable."""
+        """`time` in seconds. Raises InvalidScalar."""
         return parse_duration(self.time) if isinstance(self.time, str) else self.time or 0.0
 
 
@@ -223,10 +223,10 @@ class HookConfig(ConfigSection, frozen=True):
 
 
 class McpServerConfig(ConfigSection, frozen=True):
-    """Somebody's MCP server: a `command` to start, or a `url`. Times are in seconds.
+    """An MCP server: a `command` to start, or a `url`. Times are in seconds.
 
-    `trust`: whether its definitions are taken as they come (`always`), pinned as they are first seen
-    (`first`), or shown before any is used (`ask`).
+    `trust`: whether its definitions are accepted as they come (`always`), pinned when they are first seen
+    (`first`), or each approved before it is used (`ask`).
     """
 
     command: tuple[Name, ...] = ()
@@ -258,7 +258,7 @@ class McpServerConfig(ConfigSection, frozen=True):
 
 
 class McpConfig(ConfigSection, frozen=True):
-    """`/mcp`: operations that are listed as plain tools beside the four, browsers, sessions."""
+    """`/mcp`: operations listed beside the four meta tools, browsers' hosts and origins, sessions."""
 
     pinned: tuple[Name, ...] = ()
     hosts: tuple[Name, ...] = ()
@@ -268,7 +268,7 @@ class McpConfig(ConfigSection, frozen=True):
 
 
 class WebConfig(ConfigSection, frozen=True):
-    """`web.fetch`: whether it is there, which hosts it may or must not ask, and how much it takes."""
+    """`web.fetch`: whether it is offered, which hosts it may fetch from, and how much."""
 
     enabled: bool = True
     allow_hosts: tuple[Name, ...] = ()
@@ -281,7 +281,7 @@ class WebConfig(ConfigSection, frozen=True):
 
 
 class SearchConfig(ConfigSection, frozen=True):
-    """How operations are found: by their words, and with embeddings also by their meaning."""
+    """How operations are found: by their words, and with `embeddings` also by their meaning."""
 
     embeddings: Literal["none", "wordllama", "minilm"] = "none"
     model_path: str | None = None
@@ -301,7 +301,7 @@ class SpokesConfig(ConfigSection, frozen=True):
 
 
 class LimitsConfig(ConfigSection, frozen=True):
-    """Sizes in bytes and characters, threads, seconds to drain; and what keys and owners may ask."""
+    """Sizes in bytes and characters, threads, seconds to drain; and the usage limits of keys and owners."""
 
     body: PositiveInt = 8_000_000
     history: PositiveInt = 256_000_000
@@ -359,13 +359,13 @@ class HostsConfig(ConfigSection, frozen=True):
 
 
 class CorsConfig(ConfigSection, frozen=True):
-    """Front ends on other origins. Empty: none."""
+    """Origins whose pages may call the hub from a browser, beside the hub's own."""
 
     origins: list[str] = []
 
 
 class TelemetryConfig(ConfigSection, frozen=True):
-    """Traces. None as endpoint: none are made. `content`: whether they hold what was said."""
+    """Traces; none without `otlp_endpoint`. `content`: whether they include messages and results."""
 
     otlp_endpoint: str | None = None
     service_name: Name = "dragoman"
@@ -374,7 +374,7 @@ class TelemetryConfig(ConfigSection, frozen=True):
 
 
 class MetricsConfig(ConfigSection, frozen=True):
-    """`/metrics`: for everybody who reaches the port, or for keys only."""
+    """`/metrics`: open to everybody who reaches the port, or to requests with a key only."""
 
     public: bool = True
 
@@ -392,7 +392,7 @@ class AliasConfig(ConfigSection, frozen=True):
 
 
 class Config(ConfigSection, frozen=True):
-    """A hub. `disconnect_grace`: seconds that a run continues with nobody there, or `never`: it runs on."""
+    """The configuration of a hub. A run that no client follows stops after `disconnect_grace` seconds."""
 
     providers: dict[str, ProviderConfig] = {}
     model: str | None = None
@@ -474,18 +474,21 @@ class Config(ConfigSection, frozen=True):
     @property
     def balanced(self) -> dict[str, AliasConfig]:
         """The aliases that choose among their models, rather than trying them in order."""
-        configured = {name: each for name, each in self.aliases.items() if isinstance(each, AliasConfig)}
-        return {name: alias for name, alias in configured.items() if alias.balance != "failover"}
+        return {
+            name: alias
+            for name, alias in self.aliases.items()
+            if isinstance(alias, AliasConfig) and alias.balance != "failover"
+        }
 
     @property
     def price_list(self) -> dict[str, PriceConfig]:
-        """All prices by `provider/model` pattern: the hub's own go before those of a provider."""
-        listed = {
+        """All prices by `provider/model` pattern: those of the hub take precedence over a provider's."""
+        provider_prices = {
             f"{name}/{model}": price
             for name, provider in self.providers.items()
             for model, price in provider.prices.items()
         }
-        return {**self.prices, **{name: price for name, price in listed.items() if name not in self.prices}}
+        return {**self.prices, **provider_prices, **self.prices}  # the hub's are the first to be matched
 
 
 def alias_models(alias: str | Sequence[str] | AliasConfig) -> tuple[str, ...]:

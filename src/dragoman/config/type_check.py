@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from dragoman.config.fixes import cure_for
+from dragoman.config.fixes import type_fix
 from dragoman.config.problems import (
     ConfigProblem,
     FieldPath,
@@ -45,9 +45,12 @@ _FIELD_HINTS = {
 
 
 def check_types(value: Any, kind: Any, *, texts: Mapping[FieldPath, str]) -> tuple[Any, list[ConfigProblem]]:
-    """The value as its fields want it (a variable's text where text is wanted), and what does not fit."""
-    fitting = TypeChecker(texts)
-    return fitting.check(value, kind, path=()), fitting.problems
+    """Return the value with each variable's text read as its field needs it, and what does not fit.
+
+    `texts` are the unparsed values of variables (`ConfigDocument.variable_texts`).
+    """
+    checker = TypeChecker(texts)
+    return checker.check(value, kind, path=()), checker.problems
 
 
 class TypeChecker:
@@ -113,7 +116,7 @@ class TypeChecker:
     def _check_leaf(self, value: Any, kind: Any, *, path: FieldPath) -> Any:
         try:
             if isinstance(value, str):
-                value.encode()  # a YAML escape can be half of a character, which no file and no request takes
+                value.encode()  # a YAML escape can be a lone surrogate, which cannot be written or sent
             msgspec.convert(value, kind)
         except UnicodeEncodeError:
             message = f"has half of a character: {describe_value(value, path)}"
@@ -126,7 +129,7 @@ class TypeChecker:
         return value
 
     def _other_readings(self, path: FieldPath) -> Iterator[Any]:
-        """What a variable's text could mean besides."""
+        """Yield the other values that a variable's text can stand for."""
         text = self._texts.get(path)
         if text is not None:
             yield text
@@ -196,13 +199,13 @@ def _place_of_field(name: str) -> str | None:
 
 
 def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> str:
-    """What msgspec says of a value, in the user's words."""
+    """Return msgspec's message about a value in the words of the documentation."""
     words = list(_literal_values(kind))
     plain = message.partition(" - at ")[0]
     if plain.startswith("Invalid enum value") and isinstance(value, str):
         near = "" if looks_secret(value) else suggest(value, words)
         if not near and _number_types(kind):
-            near = cure_for(value, ["float"], path=path)
+            near = type_fix(value, ["float"], path=path)
         if not near and path[:1] == ("providers",) and path[-1] == "type":
             near = "; use openai for any OpenAI-compatible server"
         return (
@@ -216,12 +219,12 @@ def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> s
         names = [*(name for name in names if name != "text"), *words]
     return (
         f"expected {join_names(names)}{_bound_text(rest.partition(', got')[0])}, "
-        f"got {describe_value(value, path)}{cure_for(value, wanted.split(' | '), path=path)}"
+        f"got {describe_value(value, path)}{type_fix(value, wanted.split(' | '), path=path)}"
     )
 
 
 def _number_types(kind: Any) -> list[str]:
-    """What a union takes beside words."""
+    """Return the texts of the types that a union accepts beside its literal words."""
     members = [
         get_args(member)[0] if get_origin(member) is Annotated else member for member in get_args(kind)
     ]
@@ -229,7 +232,7 @@ def _number_types(kind: Any) -> list[str]:
 
 
 def _bound_text(bound: str) -> str:
-    """` >= 0` and ` of length >= 1` as msgspec has them, a bit plainer."""
+    """Return a bound such as ` >= 0` or ` of length >= 1` from msgspec's message in plainer words."""
     match bound:
         case " of length >= 1":
             return " that is not empty"

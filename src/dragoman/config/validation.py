@@ -203,12 +203,12 @@ def operation_problems(config: Config) -> Iterator[ConfigProblem]:
 
 
 def _policy_problems(config: Config) -> Iterator[ConfigProblem]:
-    for at, rule in enumerate(config.policy):
-        path: FieldPath = ("policy", at)
+    for index, rule in enumerate(config.policy):
+        path: FieldPath = ("policy", index)
         decisions = [name for name in DECISIONS if getattr(rule, name)]
         if len(decisions) != 1:
-            found = " and ".join(decisions) or "none"
-            yield ConfigProblem(path, f"expected one of allow, ask and deny, got {found}")
+            names = " and ".join(decisions) or "none"
+            yield ConfigProblem(path, f"expected one of allow, ask and deny, got {names}")
         for effect in (rule.effect,) if isinstance(rule.effect, str) else rule.effect:
             if effect not in EFFECTS:
                 yield ConfigProblem(
@@ -239,7 +239,7 @@ def _mcp_server_problems(name: str, server: McpServerConfig) -> Iterator[ConfigP
 
 
 def is_http_url(url: str) -> bool:
-    """Whether the text is a URL with http:// or https:// and a host."""
+    """Return whether the text is a URL with http:// or https://, a host and a valid port."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -324,12 +324,7 @@ def _provider_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigPr
 
 def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:
     """Yield a problem for an invalid URL. The message does not show it: it may contain a password."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        good = False
-    if not good:
+    if not is_http_url(url):
         fix = variable_fix(url)
         yield ConfigProblem(path, f"expected a URL such as https://host/v1, with http:// or https://{fix}")
     elif path[-1] == "base_url" and (found := _ENDPOINT.search(url)):
@@ -340,7 +335,7 @@ def _type_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProble
     for field in struct_fields(type(provider)):
         types = _TYPES_OF_FIELD.get(field.name, (provider.type,))
         if provider.type not in types and getattr(provider, field.name) != field.default:
-            advice = "; in options it would go along" if field.name == "max_tokens" else ""
+            advice = "; `options` can set it for each request" if field.name == "max_tokens" else ""
             yield ConfigProblem(
                 ("providers", name, field.name),
                 f"is for type {join_names(types)}, and this is {provider.type}{advice}",
@@ -353,8 +348,8 @@ def _key_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProblem
     if provider.keys and any(getattr(provider, source) for source in KEY_FIELDS):
         yield ConfigProblem((*path, "keys"), f"either several keys here, or one in {join_names(KEY_FIELDS)}")
     seen: set[str] = set()
-    for place, key in enumerate(provider.keys):
-        below: FieldPath = (*path, "keys", place)
+    for index, key in enumerate(provider.keys):
+        below: FieldPath = (*path, "keys", index)
         if not any(getattr(key, source) for source in KEY_FIELDS):
             yield ConfigProblem(below, f"expected one of {join_names(KEY_FIELDS)}")
         yield from _key_source_problems(key, path=below)
@@ -412,11 +407,11 @@ def _retention_problems(retention: RetentionConfig) -> Iterator[ConfigProblem]:
 
 
 def _network_problems(networks: Sequence[str], *, path: FieldPath) -> Iterator[ConfigProblem]:
-    for place, network in enumerate(networks):
+    for index, network in enumerate(networks):
         try:
             ip_network(network, strict=False)
         except ValueError:
-            yield ConfigProblem((*path, place), f"expected an address or a network, got {quote(network)}")
+            yield ConfigProblem((*path, index), f"expected an address or a network, got {quote(network)}")
 
 
 def _host_problems(hosts: HostsConfig) -> Iterator[ConfigProblem]:
@@ -431,17 +426,16 @@ def _telemetry_problems(config: Config) -> Iterator[ConfigProblem]:
     endpoint = config.telemetry.otlp_endpoint
     if endpoint is not None:
         yield from _url_problems(endpoint, path=("telemetry", "otlp_endpoint"))
-    for origin in config.cors.origins:
-        place = config.cors.origins.index(origin)
+    for index, origin in enumerate(config.cors.origins):
         if origin != "*" and "://" not in origin:
             yield ConfigProblem(
-                ("cors", "origins", place), f"expected an origin such as https://host, got {quote(origin)}"
+                ("cors", "origins", index), f"expected an origin such as https://host, got {quote(origin)}"
             )
         elif origin != "*" and "/" in origin.partition("://")[2]:
             scheme, _, rest = origin.partition("://")
             fix = f"{scheme}://{rest.partition('/')[0]}"
             yield ConfigProblem(
-                ("cors", "origins", place), f"an origin ends with its host and port; write {quote(fix)}"
+                ("cors", "origins", index), f"an origin ends with its host and port; write {quote(fix)}"
             )
 
 

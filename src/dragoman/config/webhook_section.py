@@ -1,4 +1,4 @@
-"""The section `webhooks`: where the ends of runs are posted to."""
+"""The section `webhooks`: where the hub posts that a run has ended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Meta
 
 
 class WebhooksConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is posted when runs end. `secret_env` signs it; `url` is for background runs that name none.
+    """Webhooks of runs that end. `secret_env` names the variable with the secret that signs them.
 
-    Without a secret a request that names a webhook is refused.
+    Without a secret, requests that name a webhook are refused. `url` is for background runs that name none.
     """
 
     secret_env: Annotated[str, Meta(min_length=1)] | None = None

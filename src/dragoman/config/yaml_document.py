@@ -69,7 +69,7 @@ def parse_text(text: str) -> Any:
 
 
 def substitute_variables(text: str, environ: Mapping[str, str]) -> str:
-    """The text with `${NAME}` and `${NAME:-default}` replaced; `$${` stands for `${`. Unusable says why."""
+    """Replace `${NAME}` and `${NAME:-default}` in a text; `$${` stands for `${`. Raises InvalidScalar."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
@@ -106,10 +106,10 @@ _COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 class ConfigDocument:
-    """What was read. `lines` has the fields' lines, `variables` the variables that fields came from.
+    """A value that was read. `lines` has the fields' lines, `variables` the variables that set fields.
 
-    `variable_texts` holds what variables said, as text: only its field knows whether that means a number or
-    a word.
+    `variable_texts` has the unparsed values of variables: only the type of the field decides whether `1`
+    means a number or a text.
     """
 
     def __init__(self) -> None:
@@ -121,25 +121,28 @@ class ConfigDocument:
 
     def line_of(self, path: FieldPath) -> int:
         """Return the line of a field or of the nearest section around it; 0 if it is not in a file."""
-        places = (path[:length] for length in range(len(path), -1, -1))
-        return next((self.lines[place] for place in places if place in self.lines), 0)
+        sections = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[section] for section in sections if section in self.lines), 0)
 
     def location(self, path: FieldPath, *, source: str) -> str:
         """Return where a field was set: `file:line`, a variable's name, or the source alone."""
         for length in range(len(path), -1, -1):
-            place = path[:length]
-            if place in self.variables:
-                return self.variables[place]
-            if place in self.lines:
-                return f"{source}:{self.lines[place]}"
-            near = [name for other, name in self.variables.items() if other[:length] == place]
-            if near and place:
-                return near[0]
+            section = path[:length]
+            if section in self.variables:
+                return self.variables[section]
+            if section in self.lines:
+                return f"{source}:{self.lines[section]}"
+            inside = [name for field, name in self.variables.items() if field[:length] == section]
+            if inside and section:
+                return inside[0]
         return source
 
 
 def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> ConfigDocument:
-    """Parse a YAML text. Raises ConfigError with the line when it is not valid YAML."""
+    """Parse a YAML text. Raises ConfigError with the line when it is not valid YAML.
+
+    Values that are not allowed are added to the `problems` of the document instead.
+    """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         builder = DocumentBuilder(environ)
@@ -234,11 +237,10 @@ class DocumentBuilder:
         return self.build(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
-        merged = [value for key, value in node.value if key.tag == _MERGE_TAG]
-        made: dict[str, Any] = {}
-        for value in merged:
-            made |= self._merge_value(value, path)
-        seen: dict[str, int] = {}
+        fields: dict[str, Any] = {}
+        for merged in [value for key, value in node.value if key.tag == _MERGE_TAG]:
+            fields |= self._merge_value(merged, path)
+        lines: dict[str, int] = {}
         for key, value in node.value:
             if key.tag == _MERGE_TAG:
                 continue
@@ -249,20 +251,20 @@ class DocumentBuilder:
             name = well_formed(str(key.value))
             below = (*path, name)
             self.document.lines[below] = line
-            if name in seen:
-                self._add_problem(below, f"is set twice; first in line {seen[name]}")
+            if name in lines:
+                self._add_problem(below, f"is set twice; first in line {lines[name]}")
                 continue
-            seen[name] = line
-            made[name] = self.build(value, below)
-        return made
+            lines[name] = line
+            fields[name] = self.build(value, below)
+        return fields
 
     def _merge_value(self, node: yaml.Node, path: FieldPath) -> dict[str, Any]:
         """Return what `<<` merges: a mapping, or several of which the first take precedence."""
         if isinstance(node, yaml.SequenceNode):
-            made: dict[str, Any] = {}
+            fields: dict[str, Any] = {}
             for child in reversed(node.value):
-                made |= self._merge_value(child, path)
-            return made
+                fields |= self._merge_value(child, path)
+            return fields
         value = self.build(node, path)
         if isinstance(value, dict):
             return value

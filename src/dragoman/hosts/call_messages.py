@@ -17,7 +17,7 @@ CALLS_PATH = "/operations/calls"
 
 
 class SharedOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation of a spoke that is connected to another host, as that one has it in its registry."""
+    """An operation of a spoke that is connected to another host, as registered at that host."""
 
     namespace: str
     name: str
@@ -34,7 +34,7 @@ class SharedOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, operation: Operation) -> SharedOperation:
-        """Return what other hosts are told of an operation."""
+        """Return the fields of an operation that other hosts need."""
         fields: dict[str, Any] = {name: getattr(operation, name) for name in cls.__struct_fields__}
         return cls(**fields)
 
@@ -45,7 +45,7 @@ class SharedOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedOperations(msgspec.Struct, frozen=True):
-    """The operations of a host's spokes; None if they are those of the version that the caller has."""
+    """The operations of a host's spokes; None if the caller already has this version."""
 
     version: str
     operations: Sequence[SharedOperation] | None = None
@@ -79,7 +79,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTicket(msgspec.Struct, frozen=True):
-    """A call that another host has accepted and not begun."""
+    """The id of a call that another host has accepted and not yet begun."""
 
     id: str
 
@@ -87,7 +87,7 @@ class CallTicket(msgspec.Struct, frozen=True):
 class SharedCallEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended; its own cost, and that of the calls below it, in US dollars.
 
-    It `is_charged` where its host has charged the shared budgets with them.
+    `is_charged`: its host has already charged the shared budgets with them.
     """
 
     result: Any = None

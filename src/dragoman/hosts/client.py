@@ -48,10 +48,10 @@ class HostClient:
     async def stream(
         self, host: str, path: str, *, body: Any = None, timeouts: Timeouts | None = None
     ) -> Response:
-        """Send a request and return its response, whose body may still arrive: read it, or end it.
+        """Send a request and return its response before its body has arrived; the caller reads or aborts it.
 
-        It is a GET without `body`, and a POST with it as JSON. Raises HostGone when the host has ended or was
-        declared dead, HostUnreachable when it does not answer, and the error that it answers with.
+        Without `body` it is a GET, else a POST with the body as JSON. Raises HostGone when the host has ended
+        or was declared dead, HostUnreachable when it does not answer, and the error in an error response.
         """
         response = await self._send(
             host, path, method="GET" if body is None else "POST", body=body, timeouts=timeouts
@@ -61,14 +61,14 @@ class HostClient:
         return response
 
     async def post(self, host: str, path: str, *, body: Any = None, timeouts: Timeouts | None = None) -> Any:
-        """POST a value as JSON, or nothing; return the value of the response. Raises what `stream` raises."""
+        """POST a value as JSON; return the value of the response. Raises the errors of `stream`."""
         response = await self._send(host, path, method="POST", body=body, timeouts=timeouts)
         if response.status != HTTPStatus.OK:
             raise await self._refusal(host, response)
         return await self.read(host, response, decoder=ANY_VALUE)
 
     async def read(self, host: str, response: Response, *, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the value in a response. Raises HostUnreachable if it is cut short or another value."""
+        """Return the value in a response. Raises HostUnreachable if it is cut short or not such a value."""
         try:
             raw = await response.read(MAX_RESPONSE)
             return await offload(weigh(raw), lambda: decode_json(raw or b"null", decoder))
@@ -93,9 +93,9 @@ class HostClient:
     async def _send(
         self, host: str, path: str, *, method: str, body: Any, timeouts: Timeouts | None
     ) -> Response:
-        """Send a request; once more if the host turns out to have another address than the last one.
+        """Send a request, and repeat it once if the host has a new address.
 
-        The response may be a refusal. Raises what `stream` raises.
+        The response may have an error status. Raises the errors of `stream`.
         """
         record = await self._find(host)
         try:
@@ -140,7 +140,7 @@ class HostClient:
         return record
 
     async def _refusal(self, host: str, response: Response) -> DragomanError:
-        """Return the error that a response names; of another host at the same address, HostUnreachable."""
+        """Return the error in a response; HostUnreachable if another server answers at this address."""
         stranger = WireError(f"the response with status {response.status} is not from a host of this hub")
         if response.status < HTTPStatus.BAD_REQUEST:  # a redirect is not followed: it would get the token
             response.abort()

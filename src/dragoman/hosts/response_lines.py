@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dragoman.errors import WireError
 
-MAX_LINE = 256 * 1024 * 1024  # bytes; the longest has a whole message, or a tool's output
+MAX_LINE = 256 * 1024 * 1024  # bytes; the longest lines contain a whole message or a tool's output
 
 
 class ResponseLines:

@@ -1,1 +1,1 @@
-"""Events of sessions and hosts: the log of them, and those who follow it."""
+"""Events of sessions and hosts: their log, and its followers."""

@@ -1,4 +1,4 @@
-"""Domain events: what runners and operations publish in a session as `data-<name>`, checked by its schema."""
+"""Domain events: what runners and operations publish in a session as `data-<name>`, checked by a schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class DomainEvents:
-    """The registry of domain events: which names there are, and the JSON Schemas of their data."""
+    """The registry of domain events: their names, and the JSON Schemas of their data."""
 
     def __init__(
         self, schemas: Mapping[str, Mapping[str, Any]], *, unknown: Literal["allow", "refuse"] = "allow"
@@ -31,7 +31,7 @@ class DomainEvents:
         self._unknown = unknown
 
     def check(self, name: str, data: Any) -> Mapping[str, Any]:
-        """Return the data of an event as it may be published. Raises BadRequest, InvalidInput."""
+        """Return the data of an event as it is published. Raises BadRequest, InvalidInput."""
         if not NAME.fullmatch(name):
             raise BadRequest(
                 f"{name[:80]!r} is not a valid name of an event",
@@ -58,7 +58,7 @@ class SessionEvents:
 
     def __init__(self, event_log: EventLog, domain_events: DomainEvents) -> None:
         self.domain_events = domain_events
-        """May be replaced: later events are checked by the new one."""
+        """May be replaced; later events are checked by the new one."""
         self._log = event_log
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
@@ -74,7 +74,7 @@ class SessionEvents:
     ) -> None:
         """Publish `data-<name>` in a session. Raises BadRequest, InvalidInput, TooLarge, Unavailable.
 
-        One that is not stored is only handed to those who follow the session at this host.
+        An event that is not stored only reaches those who follow the session at this host.
         """
         checked = self.domain_events.check(name, data)
         if is_stored:
@@ -83,7 +83,7 @@ class SessionEvents:
             self._log.publish_live(session_id, owner, name=f"{PREFIX}{name}", data=checked)
 
     def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None:
-        """See `CallEvents`. Outside of a session nobody hears of it. Any thread may call it."""
+        """See `CallEvents`. An event without a session is checked and dropped. Any thread may call it."""
         owner = context.identity.owner
         data = to_jsonable(data)
         if context.session_id is None:

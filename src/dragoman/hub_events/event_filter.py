@@ -1,4 +1,4 @@
-"""Which events a follower gets: those of a session or by name, of what its caller may see."""
+"""Which events a follower gets: those of a session or by name, as far as its caller may see them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ALL_OWNERS = "*"  # the owner of an event that everybody may see
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a follower gets. None does not restrict.
+    """The events that a follower gets; a field that is None does not restrict them.
 
-    `owner` is the only owner whose events it sees. A name that ends with `.` or `-` stands for all that begin
-    with it.
+    `owner`: only events of this owner, and those of `ALL_OWNERS`. A name that ends with `.` or `-` stands for
+    all names that begin with it.
     """
 
     owner: str | None = None
@@ -38,9 +38,10 @@ def matches_name(name: str, wanted: str) -> bool:
 
 
 def with_messages(event: HubEvent) -> Iterator[HubEvent]:
-    """Yield the event, and the events of messages that it tells of as well.
+    """Yield the event, and the `message` events that follow from it.
 
-    A run that begins has a new message of the user, and one that ends the answer: they are not stored twice.
+    A run that starts has a new message of the user, and one that ends has the answer, so no event of its own
+    is stored for these messages.
     """
     if event.name == "run.started":
         body = decode_body(event)
@@ -52,9 +53,9 @@ def with_messages(event: HubEvent) -> Iterator[HubEvent]:
 
 
 def without_repeated_positions(events: Sequence[HubEvent]) -> Sequence[HubEvent]:
-    """Leave the position to the last of the events that one row tells of.
+    """Keep the position of one stored row only on the last of the events made from it.
 
-    A client that comes back behind the first of them would miss the others.
+    A client that resumes after the first of them would miss the others.
     """
     last = len(events) - 1
     return [

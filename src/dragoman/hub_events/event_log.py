@@ -1,9 +1,9 @@
 """The log of events of a hub: publish an event, and follow what is published, here and at other hosts.
 
-What is stored is always read from the database, once for all followers of this process, so a follower misses
-nothing, whoever wrote it: the log is read when this process has committed an event, and otherwise every
-`POLL_INTERVAL` seconds while somebody follows. A follower that does not keep up has no queue: it reads the
-database itself from where it is, until it is up to date again. Nobody waits for it.
+Stored events are always read from the database, once for all followers of this process, so a follower misses
+none, whichever process wrote it: the log is read when this process has committed an event, and otherwise
+every `POLL_INTERVAL` seconds while there are followers. A follower that does not keep up loses its queue and
+reads the database itself until it is up to date again. Publishers never wait for followers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from dragoman.hub_events.event_filter import EventFilter, with_messages, without
 from dragoman.store.hub_events import EventPosition, HubEvent, HubEventRepository, NewEvent
 
 log = logging.getLogger(__name__)
-POLL_INTERVAL = 0.25  # seconds between two looks for what other processes have written
-RETRY_INTERVAL = 0.01  # seconds to the next look when what was just written cannot be read yet
+POLL_INTERVAL = 0.25  # seconds between two reads of what other processes have written
+RETRY_INTERVAL = 0.01  # seconds to the next read when what was just written cannot be read yet
 RETRIES = 10
 TRIM_INTERVAL = 60.0
 
 
 class EventSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`queue`: events that a follower may be behind before it reads the database; `followers` of an owner at
-    a time; `size`: bytes of an event's data; `rows`: the most events that are stored.
+    """Limits of an event log.
+
+    `queue`: events that wait for a follower before it reads the database instead; `followers`: open at a time
+    for one owner; `size`: bytes of an event's data; `rows`: events that are stored.
     """
 
     queue: int = 1_000
@@ -40,7 +42,7 @@ class EventSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLog:
-    """The events of a hub, and who follows them in this process."""
+    """The events of a hub, and their followers in this process."""
 
     def __init__(self, events: HubEventRepository, *, settings: EventSettings | None = None) -> None:
         self.settings = settings or EventSettings()
@@ -67,9 +69,9 @@ class EventLog:
         )
 
     def publish_live(self, session_id: str | None, owner: str, *, name: str, data: Any = None) -> None:
-        """Hand an event to those who follow in this process; it is not stored. Raises TooLarge.
+        """Hand an event to the followers in this process without storing it. Raises TooLarge.
 
-        One without a session is for those who follow all that its owner may see.
+        An event without a session reaches only followers of all sessions.
         """
         if self.is_followed(session_id):
             body = msgspec.Raw(self._encode(name, data).encode())
@@ -77,7 +79,7 @@ class EventLog:
             self._dispatch([event])
 
     def is_followed(self, session_id: str | None) -> bool:
-        """Return whether somebody follows the session, or all, in this process."""
+        """Return whether this process has followers of the session, or of all sessions."""
         return None in self._followers or session_id in self._followers
 
     def _encode(self, name: str, data: Any) -> str:
@@ -95,10 +97,10 @@ class EventLog:
     async def follow(
         self, wanted: EventFilter, *, caller: str, after: EventPosition | None = None
     ) -> AsyncIterator[EventFollower]:
-        """Follow events behind a position; without one, those from now on.
+        """Follow the events after a position; without one, those from now on.
 
-        `caller` is who follows: an owner has a limited number of followers. Raises RateLimited, StoreError,
-        Unavailable.
+        `caller` is the owner who follows, and who may have a limited number of followers. Raises RateLimited,
+        StoreError, Unavailable.
         """
         if self._counts.get(caller, 0) >= self.settings.followers:
             raise RateLimited(
@@ -109,7 +111,8 @@ class EventLog:
         follower: EventFollower | None = None
         try:
             newest = await self._events.last_position()
-            is_unknown = after is not None and after > newest  # of before a backup was restored, or made up
+            # From before a backup was restored, or invented by the client.
+            is_unknown = after is not None and after > newest
             position = newest if after is None or is_unknown else after
             follower = EventFollower(self, self._events, wanted=wanted, position=position)
             follower.has_gap = is_unknown or (after is not None and await self._is_cut_off(after))
@@ -123,11 +126,11 @@ class EventLog:
                 del self._counts[caller]
 
     def wake(self) -> None:
-        """Look for new events: this process has committed some."""
+        """Read new events now: this process has committed some."""
         if self._followers:
-            self._look()
+            self._wake_reader()
 
-    def _look(self) -> None:
+    def _wake_reader(self) -> None:
         self._is_woken = True
         self._end_wait()
 
@@ -136,7 +139,7 @@ class EventLog:
             self._waiting.set_result(None)
 
     async def run(self) -> None:
-        """Read what is new and hand it to the followers, until cancelled."""
+        """Read new events and hand them to the followers, until cancelled."""
         with suppress(StoreError, Unavailable):
             await self._events.adopt()
         tries = 0
@@ -148,20 +151,21 @@ class EventLog:
                 log.debug("events cannot be read now: %s", error.message)
                 await asyncio.sleep(POLL_INTERVAL)
                 continue
-            # An earlier transaction may be under way, behind which the new events are.
+            # The event that woke us may be invisible while an earlier transaction is open: read again soon.
             tries = 0 if found else tries + 1 if is_woken or 0 < tries < RETRIES else 0
 
     async def trim(self) -> None:
-        """Delete, until cancelled, the first events where there are too many."""
+        """Delete the oldest events above the limit of rows, every `TRIM_INTERVAL` seconds until cancelled."""
         while True:
             await asyncio.sleep(TRIM_INTERVAL)
             with suppress(StoreError, Unavailable):
                 await self._events.purge(max_rows=self.settings.rows)
 
     async def _wait(self, seconds: float) -> bool:
-        """Wait to be woken, while somebody follows only for so long. Return whether that was it."""
+        """Wait to be woken; with followers, at most `seconds`. Return whether it was woken."""
         if not self._is_woken:
-            # Each commit ends a wait: `wait_for` would make a task for it, and `timeout` is as slow.
+            # A bare future, because every commit ends a wait: `wait_for` would create a task each time, and
+            # `timeout` is as slow.
             loop = asyncio.get_running_loop()
             self._waiting = loop.create_future()
             timer = loop.call_later(seconds, self._end_wait) if self._followers else None
@@ -175,7 +179,7 @@ class EventLog:
         return is_woken
 
     async def _read_new(self) -> bool:
-        """Hand out all that is new; return whether there was anything."""
+        """Hand all new events to the followers; return whether there were any."""
         found = False
         while self._followers:
             read = self._events.list if found else self._events.list_few
@@ -202,7 +206,7 @@ class EventLog:
         if not self._followers:
             self._position = follower.position
         self._followers.setdefault(follower.wanted.session_id, set()).add(follower)
-        self._look()
+        self._wake_reader()
 
     def _remove(self, follower: EventFollower) -> None:
         key = follower.wanted.session_id
@@ -213,13 +217,13 @@ class EventLog:
                 del self._followers[key]
 
     async def _is_cut_off(self, after: EventPosition) -> bool:
-        """Return whether events behind a position may be gone."""
+        """Return whether events after a position may have been deleted."""
         first = await self._events.first_position()
         return after.id > 0 and first.id > after.id + 1 and first > after
 
 
 class EventFollower:
-    """One reader of the log; `next()` returns events, in their order."""
+    """A follower of the log; `next()` returns events in their order."""
 
     __slots__ = (
         "__weakref__",
@@ -241,9 +245,9 @@ class EventFollower:
         self.wanted = wanted
         """May be replaced by one for the same session."""
         self.position = position
-        """Behind which the next stored event is."""
+        """Position of the last stored event that was returned; the next one comes after it."""
         self.has_gap = False
-        """Whether events before the next one may be gone; reset it once that is told."""
+        """Whether events before the next one may be lost; the reader resets it when it has reported that."""
         self._log = event_log
         self._events = events
         self._queue: list[HubEvent] = []
@@ -253,7 +257,7 @@ class EventFollower:
         self._is_closed = False
 
     def offer(self, event: HubEvent) -> None:
-        """Take an event of the log; one that does not keep up reads the database later."""
+        """Queue an event of the log. When the queue is full, it is dropped and the database read later."""
         if event.position is not None and event.position <= self.position:
             return
         if not self.wanted.matches(event):
@@ -262,7 +266,7 @@ class EventFollower:
             self._queue.append(event)
             self.wake()
             return
-        # From here on it reads the database; what was not stored is lost to it.
+        # From here on the follower reads the database, where events that were not stored are missing.
         self.has_gap = self.has_gap or any(event.position is None for event in (event, *self._queue))
         self._queue.clear()
         self._is_behind = True
@@ -275,12 +279,12 @@ class EventFollower:
             self._wakeup.set_result(None)
 
     def close(self) -> None:
-        """Follow no more; `next()` returns None."""
+        """Stop following; `next()` returns None."""
         self._is_closed = True
         self.wake()
 
     async def next(self) -> Sequence[HubEvent] | None:
-        """Return the next events; none after a mere `wake()` or for a gap, None once it is closed."""
+        """Return the next events: none after `wake()` or when there is a gap, None once it is closed."""
         while not self._is_closed:
             if self._is_behind:
                 found = await self._catch_up()
@@ -313,8 +317,8 @@ class EventFollower:
     async def _catch_up(self) -> Sequence[HubEvent]:
         """Return the next matching events of the database.
 
-        Those that the log hands out meanwhile wait in the queue, so that none is missed between the last page
-        and the first of them.
+        Events that the log hands out meanwhile stay in the queue, so that none is missed between the last
+        page and the first of them.
         """
         overflows = self._overflows
         page = await self._events.list(self.position, session_id=self.wanted.session_id)

@@ -1,4 +1,4 @@
-"""Tells followers of the hub's events that what can be called has changed, without saying what."""
+"""Tells followers of the hub's events that the list of operations has changed, without the changes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dragoman.operations.registry import Registry
 
 NAME = "operations.changed"
 INTERVAL = 0.25  # seconds in which many changes are one event
-ADMINISTRATORS = ""  # no owner: only those see it who see the events of all
+ADMINISTRATORS = ""  # an owner that nobody is: only those see the event who see the events of all owners
 
 
 class OperationEvents:
-    """Publishes `operations.changed` when operations are added or removed, or what brings them changes.
+    """Publishes `operations.changed` when operations, MCP servers or spokes come or go.
 
-    Many changes are one event. Of a private operation it goes to its owner, and to administrators.
+    Changes within `INTERVAL` are one event. For a private operation it goes to its owner and administrators.
     """
 
     def __init__(self, registry: Registry, event_log: EventLog) -> None:

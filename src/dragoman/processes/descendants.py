@@ -1,4 +1,4 @@
-"""Find and signal a process's descendants: its group, and what has a mark in its environment.
+"""Find and signal a process's descendants: its group, and all processes with a mark in their environment.
 
 A descendant may leave its process group or outlive its parent; the environment is inherited in both cases.
 """
@@ -13,7 +13,7 @@ from contextlib import suppress
 from io import FileIO
 
 PROC = "/proc"
-MAX_ROUNDS = 5  # further rounds end what was started during the one before
+MAX_ROUNDS = 5  # further rounds end the processes that were started during the one before
 GRACE_SECONDS = 1.0
 TERM_SECONDS = 1.0
 POLL_SECONDS = 0.02
@@ -57,9 +57,9 @@ def _environ(folder: str) -> bytes:
 
 
 def end_groups(groups: Mapping[int, str]) -> None:
-    """End process groups and their descendants, which have the mark of the group.
+    """End process groups and their descendants. `groups` has the mark of each group by its id.
 
-    They get a moment to exit (their own input has ended too), then SIGTERM, then SIGKILL.
+    They get GRACE_SECONDS to exit (their own input has ended too), then SIGTERM, then SIGKILL.
     """
     for seconds, number in ((GRACE_SECONDS, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL)):
         wait_for_groups(groups, seconds)

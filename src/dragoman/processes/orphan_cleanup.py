@@ -4,9 +4,9 @@ The watchdog runs it. Its input has lines such as `+12 NAME=mark`, which registe
 mark in the environment of its descendants, and `-12`, which removes the group. End of input means that the
 hub is gone, and the remaining groups are ended (`descendants.end_groups`).
 
-Imports nothing of the hub, and of the standard library only what it needs until then: hubs start it with
-their first child process, and nearly all of them end it unused. `_signal` is the part of `signal` without
-its enumerations, which take longer to load than the interpreter.
+Imports nothing of the hub, and of the standard library only what it needs until its input ends: hubs start it
+with their first child process, and nearly all of them end it unused. `_signal` is the part of `signal`
+without its enumerations, which take longer to load than the interpreter.
 """
 
 from __future__ import annotations

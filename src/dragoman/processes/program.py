@@ -1,7 +1,7 @@
-"""A program in a child process: its input, its output, and its end with all that it started.
+"""A program in a child process, which is ended together with everything that it started.
 
-The process leads its own session. What it starts may leave that session or outlive it, so each program has a
-mark in its environment, by which its descendants are found. A watchdog ends it if this process is killed.
+The process leads its own session. Its descendants may leave that session or outlive it, so each program has a
+mark in its environment, by which they are found. A watchdog ends it if this process is killed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dragoman.processes.watchdog import Watchdog
 from dragoman.redaction import safe_line
 
 READ_SIZE = 64 * 1024
-STDERR_TAIL = 4000  # last characters of its error output that are shown
+STDERR_TAIL = 4000  # last characters of its error output that are reported
 ABORT_GRACE = 0.05  # seconds that an abandoned program gets to exit
 EXIT_GRACE = 2.0  # seconds that a completed program gets to exit
-MARK_PREFIX = "DRAGOMAN_PROGRAM_"  # with a name of its own, the mark of an outer program stays beside it
+# Each program's variable has its own name, so that nested programs keep the mark of the outer one as well.
+MARK_PREFIX = "DRAGOMAN_PROGRAM_"
 
 
 class Program:
@@ -51,7 +52,8 @@ class Program:
     ) -> Self:
         """Start a program without a shell. Raises OSError or ValueError if it cannot be started.
 
-        Without `keeps_errors` its error output goes nowhere: reading a flood costs as much as writing it.
+        Without `keeps_errors` its error output is discarded unread: reading a flood costs as much as writing
+        it.
         """
         name = MARK_PREFIX + secrets.token_hex(8)
         process = await asyncio.create_subprocess_exec(
@@ -66,9 +68,8 @@ class Program:
         return cls(process, f"{name}=1")
 
     async def write_input(self, data: bytes) -> None:
-        """Write the input and close it."""
-        # it exited early; its output shows why. uvloop raises RuntimeError when its pipe is closed already
-        with suppress(ConnectionError, RuntimeError):
+        """Write the input and close it. A program may exit before it has read everything."""
+        with suppress(ConnectionError, RuntimeError):  # uvloop raises RuntimeError on a closed pipe
             self._stdin.write(data)
             await self._stdin.drain()
         self._stdin.close()
@@ -79,7 +80,7 @@ class Program:
             yield data
 
     async def exit_report(self) -> tuple[str, str]:
-        """Return how it exited, and the end of its error output."""
+        """Return how it exited, such as `ended with exit code 1`, and the end of its error output."""
         if not await wait_for_exit(self.process, EXIT_GRACE):
             return "closed its output and kept running", safe_line(self._stderr_tail)
         await asyncio.wait([self._stderr_task], timeout=ABORT_GRACE)
@@ -88,7 +89,10 @@ class Program:
         return reason, safe_line(self._stderr_tail)
 
     async def stop(self, *, grace: float = ABORT_GRACE) -> None:
-        """Wait `grace` seconds for it to exit, then kill its process group and descendants."""
+        """Wait `grace` seconds for it to exit, then kill its process group and descendants.
+
+        With ABORT_GRACE or less, SIGTERM is sent first: nobody waits for its result.
+        """
         self._stdin.close()
         try:
             if grace <= ABORT_GRACE:
@@ -114,9 +118,9 @@ class Program:
 async def run_program(
     command: Sequence[str], *, input: bytes, environ: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
-    """Run a program with an input, and return its output. Raises OSError or ValueError if it cannot start.
+    """Run a program with an input and return its output, whatever its exit code.
 
-    It is killed if the caller is cancelled.
+    It is killed if the caller is cancelled. Raises OSError or ValueError if it cannot be started.
     """
     program = await Program.spawn(command, cwd="/", environ=environ)
     try:

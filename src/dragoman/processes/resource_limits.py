@@ -1,4 +1,4 @@
-"""Programs with limits of their own: what they start inherits them."""
+"""Start programs with resource limits and control groups, which their descendants inherit."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def with_limits(
     groups: Sequence[Path] = (),
     seccomp_filter: bytes = b"",
 ) -> list[str]:
-    """Return the arguments that start a program, given by its path, with limits.
+    """Return the command that starts a program with limits. `arguments[0]` is the path of the program.
 
-    `limits` are named as in the `resource` module; `groups` are the control groups that it joins.
-    It reads the `seccomp_filter` from FILTER_DESCRIPTOR.
+    `limits` are named as in the `resource` module (`RLIMIT_CPU`); `groups` are the folders of the control
+    groups that it joins. The program can read `seccomp_filter` from FILTER_DESCRIPTOR.
     """
-    wanted = {
-        "groups": [str(each) for each in groups],
+    settings = {
+        "groups": [str(group) for group in groups],
         "limits": dict(limits),
         "filter": seccomp_filter.hex(),
         "descriptor": FILTER_DESCRIPTOR,
     }
-    return [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(wanted), *arguments]
+    return [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(settings), *arguments]

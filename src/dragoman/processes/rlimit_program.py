@@ -1,7 +1,8 @@
 """Limit processes: a stand-alone program that limits itself and then becomes another program.
 
 Arguments: JSON with the limits, the control groups to join, and a seccomp filter that the program reads from
-a descriptor; then the program with its arguments. What that starts inherits limits and groups.
+a descriptor (`resource_limits.with_limits`); then the program with its arguments. Its descendants inherit
+limits and groups.
 
 Imports nothing of the hub, so that it starts fast.
 """
@@ -16,13 +17,13 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Set the limits, join the groups, run the program."""
-    wanted = json.loads(sys.argv[1])
-    for group in wanted["groups"]:
-        Path(group, "cgroup.procs").write_text("0")
-    if wanted["filter"]:
-        pass_filter(bytes.fromhex(wanted["filter"]), wanted["descriptor"])
-    for name, value in wanted["limits"].items():
+    """Join the groups, set the limits, run the program."""
+    settings = json.loads(sys.argv[1])
+    for group in settings["groups"]:
+        Path(group, "cgroup.procs").write_text("0")  # 0 is the process that writes
+    if settings["filter"]:
+        pass_filter(bytes.fromhex(settings["filter"]), settings["descriptor"])
+    for name, value in settings["limits"].items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 def pass_filter(program: bytes, descriptor: int) -> None:
-    """Let the program read a seccomp filter from a descriptor."""
+    """Let the program read a seccomp filter from a descriptor. A filter fits into the buffer of a pipe."""
     reader, writer = os.pipe()
     os.write(writer, program)
     os.close(writer)

@@ -43,7 +43,7 @@ class ModelSpan(Protocol):
 
     headers: Mapping[str, str]  # for a request that is sent outside `propagate`
     is_recording: bool  # False for a span that records nothing and need not be ended
-    records_content: bool  # whether `add` records anything; where it does not, nobody needs to call it
+    records_content: bool  # whether `add` records anything; if not, callers need not call it
 
     def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
         """Await with this span as the parent: requests sent meanwhile carry its `traceparent`."""

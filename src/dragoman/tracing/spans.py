@@ -318,7 +318,7 @@ def request_attributes(request: ModelRequest) -> Attributes:
     stop = options.get("stop")
     if isinstance(stop, str | list) and stop:
         attributes["gen_ai.request.stop_sequences"] = (
-            [stop] if isinstance(stop, str) else [str(s) for s in stop]
+            [stop] if isinstance(stop, str) else [str(sequence) for sequence in stop]
         )
     return attributes
 
