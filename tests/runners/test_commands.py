@@ -59,6 +59,13 @@ async def test_a_command_reads_the_prompt_and_its_output_is_the_answer() -> None
     assert final(frames)["reason"] == "end_turn"
 
 
+async def test_a_command_may_answer_before_it_has_read_the_whole_prompt() -> None:
+    prompt = "a" * 900_000  # more than pipes and their buffers take
+    async with running(agent("tr", "a-z", "A-Z").answer) as hub:
+        frames = await hub.ask(prompt)
+    assert text_of(frames) == prompt.upper()
+
+
 async def test_a_command_that_fails_ends_the_turn_with_its_last_words() -> None:
     async with running(agent("sh", "-c", "echo half; echo 'no such luck' >&2; exit 3").answer) as hub:
         frames = await hub.ask("try")

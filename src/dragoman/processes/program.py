@@ -67,11 +67,14 @@ class Program:
         )
         return cls(process, f"{name}=1")
 
-    async def write_input(self, data: bytes) -> None:
-        """Write the input and close it. A program may exit before it has read everything."""
+    def write_input(self, data: bytes) -> None:
+        """Send the input, and close it once the program has read it. Return at once.
+
+        Waiting for that would never end where the program waits in turn until its output is read. A program
+        may also exit before it has read everything.
+        """
         with suppress(ConnectionError, RuntimeError):  # uvloop raises RuntimeError on a closed pipe
             self._stdin.write(data)
-            await self._stdin.drain()
         self._stdin.close()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -124,9 +127,7 @@ async def run_program(
     """
     program = await Program.spawn(command, cwd="/", environ=environ)
     try:
-        writing = asyncio.create_task(program.write_input(input), name=f"input of {program.process.pid}")
-        output = b"".join([chunk async for chunk in program.chunks()])
-        await writing
-        return output
+        program.write_input(input)
+        return b"".join([chunk async for chunk in program.chunks()])
     finally:
         await program.stop(grace=0)

@@ -179,7 +179,7 @@ class ClaudeCodeProvider:
             command, cwd=cwd, environ=without_local_proxy(inherited_environ(environ))
         )
         try:
-            await child.write_input(prompt.input_line)
+            child.write_input(prompt.input_line)
             async with aclosing(read_events(child, decoder)) as batches:
                 async for batch in batches:
                     yield batch

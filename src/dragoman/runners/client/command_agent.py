@@ -87,9 +87,7 @@ class CommandAgent:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         ended = False
         try:
-            await program.write_input(
-                prompt_json(turn) if self._command.format == "json" else turn.text.encode()
-            )
+            program.write_input(prompt_json(turn) if self._command.format == "json" else turn.text.encode())
             async with aclosing(program.chunks()) as chunks:
                 async for data in chunks:
                     await turn.write_text(decoder.decode(data))
@@ -126,7 +124,7 @@ class CommandAgent:
         program = await self._start(turn, flags)
         writer, ended = EventWriter(turn), False
         try:
-            await program.write_input(prompt)
+            program.write_input(prompt)
             async with aclosing(lines(program)) as output:
                 async for line in output:
                     await writer.write_batch(decoder.feed(line))

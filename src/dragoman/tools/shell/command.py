@@ -53,16 +53,13 @@ class ShellCommand:
     @classmethod
     async def start(cls, spec: ShellProgram) -> Self:
         """Start a command without input. Raises OSError if it cannot be started, after its `on_end`."""
-        program: Program | None = None
         try:
             program = await Program.spawn(spec.arguments, cwd=spec.folder, environ=spec.environ)
-            await program.write_input(b"")
         except BaseException:
-            if program is not None:
-                await asyncio.shield(program.stop(grace=0))
             if spec.on_end is not None:
                 spec.on_end()
             raise
+        program.write_input(b"")
         return cls(program, spec)
 
     def hint(self) -> str | None:

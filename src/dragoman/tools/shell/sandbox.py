@@ -151,7 +151,7 @@ class Sandbox:
             self._reason = f"bubblewrap cannot be started ({error.strerror})"
             return False
         try:
-            await program.write_input(b"")
+            program.write_input(b"")
             async with asyncio.timeout(PROBE_SECONDS):
                 await program.process.wait()
             _, errors = await program.exit_report()
