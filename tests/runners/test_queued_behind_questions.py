@@ -101,7 +101,7 @@ async def test_a_message_waits_no_longer_than_the_turn_that_asks(hub: Served, ho
         await until_state(hub, waiting, "done")
     assert await texts(hub) == ["hi", "I ask.Then a." if how == "finalized" else "I ask.", "next", "fine"]
     [approval] = (await hub.http.get("/api/approvals?status=denied")).json()["approvals"]
-    assert approval["reason"] == "the turn that asked is over"
+    assert approval["reason"] == "the turn that asked this is over"
 
 
 async def test_a_message_that_waits_for_an_answer_is_known_after_a_restart(tmp_path: Path) -> None:

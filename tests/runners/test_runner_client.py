@@ -174,7 +174,7 @@ async def test_no_more_is_sent_ahead_than_the_window_and_no_larger_frame_than_th
         await hub.acknowledge()
         frames = await hub.ended()
         assert len(text_of(frames)) == 40_000
-        assert "the hub takes no frame of" in frames[2]["result"]
+        assert "the hub does not accept frames of" in frames[2]["result"]
 
 
 async def test_a_turn_that_the_hub_has_closed_is_stopped_and_forgotten() -> None:

@@ -20,12 +20,12 @@ from dragoman.spokes.protocol import (
     frame_size,
 )
 
-# ---- Parts: a message over the size of a frame, cut into frames and joined again.
+# ---- Parts: a message that is longer than a frame, split into frames and joined again.
 
 ENVELOPE_BYTES = 64
 MAX_CHAR_BYTES = 4  # bytes of a character of JSON text inside a JSON string
-SHOWN = 200
-SHOWN_CHARS = 400
+SHOWN_CHARS = 400  # characters at the start of a message that is too long
+MAX_URGENT = 1_000  # urgent frames that wait, above which `wait_for_urgent` waits
 
 
 class FrameSizes:
@@ -41,7 +41,9 @@ class FrameSizes:
         """Return the texts to send for a frame: itself or its parts. Raises TooLarge."""
         whole = encode_frame(frame) if frame_size(frame) <= SMALL else encode_long(frame)
         if len(whole) > self.message:
-            raise TooLarge(f"the message has {len(whole)} bytes, and the other side takes {self.message}")
+            raise TooLarge(
+                f"the message has {len(whole)} bytes, and the other side accepts at most {self.message}"
+            )
         if len(whole) <= self.frame:
             return [whole.decode()]
         return list(self._parts(whole.decode()))
@@ -54,7 +56,7 @@ class FrameSizes:
 
 
 class PartJoiner:
-    """Joins the parts of one message after the other."""
+    """Joins the parts of messages, one message at a time. `limit` is in characters."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -62,7 +64,7 @@ class PartJoiner:
         self._size = 0
         self._dropping = False
         self.start = ""
-        """The start of the message that was too long."""
+        """The start of the last message that was too long."""
 
     def add(self, part: PartFrame) -> str | None:
         """Return the whole message after its last part.
@@ -88,7 +90,7 @@ SendText = Callable[[str], Awaitable[None]]
 
 
 class Outbox:
-    """Frames in the order of sending: urgent ones first, even between the parts of a long one."""
+    """The frames to send: urgent ones first, even between the parts of a long one."""
 
     def __init__(self, send_text: SendText, *, sizes: FrameSizes, limit: int) -> None:
         """`limit` is how many characters may wait before send() blocks."""
@@ -97,36 +99,46 @@ class Outbox:
         self._limit = limit
         self._urgent: dict[str, str] = {}
         self._queue: dict[str, list[str]] = {}
-        self._parts: deque[str] = deque()  # what is left of a message that is being sent
+        self._parts: deque[str] = deque()  # the other parts of the message that is being sent
         self._queued_size = 0
         self._numbers = count()
         self._closed = False
         self._has_frames = asyncio.Event()
         self.idle = asyncio.Event()
-        """Set while nothing is left to be sent."""
+        """Set while nothing waits to be sent."""
         self._space = asyncio.Event()
         self._space.set()
+        self._urgent_space = asyncio.Event()
+        self._urgent_space.set()
 
     def send_urgent(self, frame: SpokeFrame, *, key: str | None = None) -> None:
         """Send a small frame before all others. A waiting one of the same key is replaced."""
         self._urgent[key or f"#{next(self._numbers)}"] = self._sizes.split(frame)[0]
+        if len(self._urgent) >= MAX_URGENT:
+            self._urgent_space.clear()
         self._wake()
+
+    async def wait_for_urgent(self) -> None:
+        """Wait while many urgent frames wait; call it before starting work that may end with one."""
+        if not self._closed:
+            await self._urgent_space.wait()
 
     async def send(self, frame: SpokeFrame, *, key: str | None = None) -> None:
         """Send a frame, waiting for space. Raises TooLarge if the other side would not accept it.
 
-        A large one is encoded in a thread. Once the connection is gone it does nothing.
+        A large frame is encoded in a thread. Does nothing once the connection is closed.
         """
         texts = await offload(frame_size(frame), partial(self._sizes.split, frame))
-        while not self._space.is_set():  # others may have taken it by the time this task goes on
+        while not self._space.is_set():  # other tasks may have used the space before this one continues
             await self._space.wait()
         if not self._closed:
             self._enqueue(key or f"#{next(self._numbers)}", texts)
 
     def close(self) -> None:
-        """Send nothing more; wake up those who wait for space."""
+        """Send nothing more; wake up the tasks that wait for space."""
         self._closed = True
         self._space.set()
+        self._urgent_space.set()
 
     def send_progress(self, frame: ProgressFrame) -> None:
         """Send progress in place of earlier progress that still waits; drop it if there is no space."""
@@ -136,7 +148,7 @@ class Outbox:
             self._enqueue(key, texts)
 
     def send_now(self, frame: SpokeFrame) -> None:
-        """Send a frame after those that wait, without waiting. Raises RateLimited without space, TooLarge."""
+        """Queue a frame without waiting. Raises RateLimited if there is no space, and TooLarge."""
         texts = self._sizes.split(frame)
         if not self._space.is_set():
             raise RateLimited("too much data is waiting to be sent to the other side", retry_after=1.0)
@@ -148,7 +160,7 @@ class Outbox:
         return key in self._queue
 
     def withdraw(self, key: str) -> bool:
-        """Remove a frame that is not sent yet. Return whether that was possible."""
+        """Remove a frame that is not sent yet; return whether there was one."""
         texts = self._queue.pop(key, None)
         if texts is None:
             return False
@@ -168,7 +180,10 @@ class Outbox:
 
     def _next(self) -> str | None:
         if self._urgent:
-            return self._urgent.pop(next(iter(self._urgent)))
+            text = self._urgent.pop(next(iter(self._urgent)))
+            if len(self._urgent) < MAX_URGENT:
+                self._urgent_space.set()
+            return text
         if self._parts:
             return self._parts.popleft()
         if not self._queue:

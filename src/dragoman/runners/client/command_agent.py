@@ -1,7 +1,8 @@
-"""A command as an agent: it gets the prompt, and what it prints is the answer.
+"""A command as an agent: it reads the prompt from its input, and what it prints is the answer.
 
-`text`: the prompt on its input, the text on its output. `claude-code` and `opencode`: these programs, whose
-own event streams are decoded, so that tool calls are seen while they happen.
+Formats: `text` sends the text of the prompt, `json` the whole message as a line of JSON; both take the output
+as text. `claude-code` and `opencode` run these programs and decode their event streams, so that tool calls
+are seen while they happen.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ class LineDecoder(Protocol):
     unparsed_line: str
 
     def feed(self, raw: bytes) -> list[e.Event]:
-        """Return the events of one line; ProviderError if it reports a failure."""
+        """Return the events of one line. Raises ProviderError if it reports a failure."""
         ...
 
 
 class RunnerCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command line and how to talk with it. `variables` are added to its environment, `hidden` left out."""
+    """A command line and the format of its output.
+
+    Its environment is that of this process, without the variables in `hidden`, plus `variables`.
+    """
 
     arguments: Sequence[str]
     format: CommandFormat = "text"
@@ -62,10 +66,9 @@ class RunnerCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandAgent:
-    """Answers turns by a command, which is started for each. Cancelling a turn ends it with all it started.
+    """Answers each turn with a new process of a command. Cancelling a turn ends it and its descendants.
 
-    Programs with conversations of their own continue them: one for each session, as long as this process
-    lives.
+    Programs that keep conversations continue one for each session, as long as this process lives.
     """
 
     def __init__(self, command: RunnerCommand) -> None:
@@ -98,8 +101,8 @@ class CommandAgent:
             await program.stop(grace=EXIT_GRACE if ended else ABORT_GRACE)
 
     async def _answer_claude_code(self, turn: RunnerTurn) -> None:
-        earlier = self._agent_sessions.get(turn.session_id)
-        flags = [*CLAUDE_CODE_FLAGS, *([f"--resume={earlier}"] if earlier else [])]
+        resumed = self._agent_sessions.get(turn.session_id)
+        flags = [*CLAUDE_CODE_FLAGS, *([f"--resume={resumed}"] if resumed else [])]
         prompt = write_prompt(
             ModelRequest(model="", messages=(prompt_message(turn),)), provider=FAMILY, resume=False
         )
@@ -111,8 +114,8 @@ class CommandAgent:
         turn.report_usage(finish.usage, cost=claude_code_cost(finish))
 
     async def _answer_opencode(self, turn: RunnerTurn) -> None:
-        earlier = self._agent_sessions.get(turn.session_id)
-        flags = [*OPENCODE_FLAGS, *([f"--session={earlier}"] if earlier else [])]
+        resumed = self._agent_sessions.get(turn.session_id)
+        flags = [*OPENCODE_FLAGS, *([f"--session={resumed}"] if resumed else [])]
         decoder = OpenCodeDecoder()
         await self._run(turn, flags, prompt=turn.text.encode(), decoder=decoder)
         turn.report_usage(decoder.usage, cost=decoder.cost)
@@ -120,7 +123,10 @@ class CommandAgent:
     async def _run(
         self, turn: RunnerTurn, flags: Sequence[str], *, prompt: bytes, decoder: LineDecoder
     ) -> None:
-        """Write the events of a program into the turn, until its output ends."""
+        """Run a program and write its events into the turn, until its output ends.
+
+        Raises ProviderError if it fails.
+        """
         program = await self._start(turn, flags)
         writer, ended = EventWriter(turn), False
         try:
@@ -139,12 +145,12 @@ class CommandAgent:
     async def _start(self, turn: RunnerTurn, flags: Sequence[str]) -> Program:
         command = self._command
         inherited = {name: value for name, value in os.environ.items() if name not in command.hidden}
-        place = {SESSION_VARIABLE: turn.session_id, TURN_VARIABLE: turn.turn_id}
+        turn_variables = {SESSION_VARIABLE: turn.session_id, TURN_VARIABLE: turn.turn_id}
         try:
             return await Program.spawn(
                 [*command.arguments, *flags],
                 cwd=None if command.cwd is None else str(command.cwd),
-                environ={**inherited, **command.variables, **place},
+                environ={**inherited, **command.variables, **turn_variables},
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
@@ -165,17 +171,17 @@ async def lines(program: Program) -> AsyncGenerator[bytes, None]:
 
 
 async def check_exit(program: Program, command: RunnerCommand, *, last_line: str = "") -> None:
-    """Raise ProviderError if a program failed."""
+    """Raise ProviderError if a program failed, with the end of its error output, else with `last_line`."""
     reason, stderr = await program.exit_report()
     if program.process.returncode != 0:
-        words = stderr or last_line
+        detail = stderr or last_line
         raise ProviderError(
-            f"{command.arguments[0]} {reason}{f': {words}' if words else ''}"[:500], category="unknown"
+            f"{command.arguments[0]} {reason}{f': {detail}' if detail else ''}"[:500], category="unknown"
         )
 
 
 def prompt_message(turn: RunnerTurn) -> Message:
-    """Return the user's message; one with the text of the prompt if the hub sent none that can be read."""
+    """Return the user's message; if the hub's cannot be decoded, one with the text of the prompt."""
     try:
         return parse_message(turn.message)
     except BadRequest:

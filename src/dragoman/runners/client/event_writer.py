@@ -1,4 +1,4 @@
-"""Writes the events of an agent into a turn: the library's, or those of another program's output."""
+"""Write the events of an agent into a turn: those of the library, or decoded from a program's output."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dragoman.wire.runner.frames import ToolStatus
 
 
 class EventWriter:
-    """Turns events into the frames of a turn. The protocol has no frame for reasoning: it is a status."""
+    """Converts events to the frames of a turn. Reasoning, which has no frame, is the status `thinking`."""
 
     def __init__(self, turn: RunnerTurn) -> None:
         self.error: str | None = None
-        """What the last error event said; whoever reads the events decides what it means."""
+        """The text of the last error event; the caller decides whether it fails the turn (see `finish`)."""
         self._turn = turn
         self._tool_names: dict[str, str] = {}
-        self._ends_with_space = True  # blocks of text are set apart
+        self._ends_with_space = True  # False: an empty line separates the next block of text
 
     async def write_batch(self, batch: Sequence[e.Event]) -> None:
         """Write events in their order."""

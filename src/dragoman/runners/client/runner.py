@@ -53,13 +53,11 @@ SCOPE = "runner"
 NORMAL_CLOSURE, GOING_AWAY = 1000, 1001
 HEARTBEAT_SECONDS = 10.0
 TIMEOUT_SECONDS = 30.0
-CLOSE_SECONDS = 5.0  # how long the ends of turns may take to reach the hub
+CLOSE_SECONDS = 5.0  # that `close` waits until the hub has acknowledged the ends of turns
 
 
 class RunnerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a runner takes: `turns` at a time, and `buffer` characters of a turn that the hub has not
-    acknowledged.
-    """
+    """Limits of a runner: `turns` answered at a time, `buffer` characters of a turn that wait for the hub."""
 
     turns: int = 8
     buffer: int = 1_000_000
@@ -69,7 +67,7 @@ DEFAULT_SETTINGS = RunnerSettings()
 
 
 class Runner(ReconnectingClient):
-    """Answers the prompts of sessions, over as many connections to a hub as it takes.
+    """Answers the prompts of sessions of a hub. It reconnects as often as needed.
 
         async def answer(turn: RunnerTurn) -> None:
             await turn.write_text(f"You said: {turn.text}")
@@ -77,9 +75,9 @@ class Runner(ReconnectingClient):
         async with Runner(answer, hub="http://127.0.0.1:8000", key=key, sessions=["s1"]):
             ...
 
-    or `await Runner(...).run()`, which serves until close(). The turn ends when `answer` returns; what it
-    raises is the turn's error. When the turn is aborted, `answer` is cancelled. What the hub has not
-    acknowledged is sent again after a reconnection.
+    or `await Runner(...).run()`, which serves until close(). The turn ends when `answer` returns; an
+    exception that it raises is the turn's error. When the turn is aborted, `answer` is cancelled. Frames
+    that the hub has not acknowledged are sent again after a reconnection.
     """
 
     def __init__(
@@ -108,7 +106,7 @@ class Runner(ReconnectingClient):
         return f"Runner({self.url!r}, sessions={list(self._sessions)!r})"
 
     async def join(self, session_id: str) -> None:
-        """Serve a further session; returns when the hub has taken it. Raises what it is refused with."""
+        """Serve another session; return when the hub has accepted it. Raises the hub's refusal."""
         self._sessions[session_id] = None
         future = self._joined.setdefault(session_id, asyncio.get_running_loop().create_future())
         if self._connection is not None:
@@ -116,7 +114,7 @@ class Runner(ReconnectingClient):
         await asyncio.shield(future)
 
     def leave(self, session_id: str) -> None:
-        """Serve a session no longer; its turn is stopped."""
+        """Stop serving a session; its turn is cancelled."""
         self._sessions.pop(session_id, None)
         for turn in [turn for turn in self._turns.values() if turn.session_id == session_id]:
             self._abort(turn.turn_id)
@@ -159,7 +157,7 @@ class Runner(ReconnectingClient):
         await connection.drain(CLOSE_SECONDS)
 
     def _resume_turns(self, welcome: RunnerWelcome) -> None:
-        """Continue the turns that the hub still has open; the others were closed there."""
+        """Continue the turns that are still open at the hub, and abandon those that it has closed."""
         states = {state.turn_id: state for state in welcome.sessions if state.turn_id is not None}
         for turn in list(self._turns.values()):
             turn.frame_limit = welcome.frame
@@ -170,14 +168,14 @@ class Runner(ReconnectingClient):
                 turn.reconnect(state.seq)
 
     def _take_welcome(self, welcome: RunnerWelcome) -> None:
-        """Note which sessions are served. Raises the refusal if it is of all of them, the first time."""
-        refused = {each.session_id: each.error for each in welcome.refused}
+        """Record which sessions are served. On the first connection, raise the refusal of all of them."""
+        refused = {refusal.session_id: refusal.error for refusal in welcome.refused}
         self.refused = {
             **{id: error for id, error in self.refused.items() if id in self._sessions},
             **refused,
         }
         for id, error in refused.items():
-            log.warning("the hub does not give us session %s: %s", id, error.message)
+            log.warning("the hub refuses session %s: %s", id, error.message)
             self._sessions.pop(id, None)
             if id in self._joined:
                 self._joined.pop(id).set_exception(refusal(error.code, error.message))
@@ -265,7 +263,7 @@ class Runner(ReconnectingClient):
     def _take_refusal(self, frame: RunnerRefused) -> None:
         log.warning("the hub refused a frame: %s", frame.error.message)
         turn = self._turns.get(frame.turn_id or "")
-        if turn is not None and turn.ended:  # it was closed there; nothing of it is waited for
+        if turn is not None and turn.ended:  # the hub has closed it and will acknowledge nothing more
             self._abandon(turn)
 
     def _forget_if_over(self, turn_id: str) -> None:
@@ -288,7 +286,7 @@ class Runner(ReconnectingClient):
 
 
 class RunnerConnection:
-    """One connection, from its welcome on: sends the frames of turns in order, within the hub's window."""
+    """One connection after its handshake: sends the frames of turns in order, within the hub's window."""
 
     def __init__(
         self,
@@ -316,15 +314,15 @@ class RunnerConnection:
         self.wake()
 
     def wake(self) -> None:
-        """Look for frames to send."""
+        """Make the writer look for frames to send."""
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Serve, until the connection ends one way or the other."""
+        """Serve until the connection ends."""
         await run_until_one_ends(self._read(), self._write(), self._heartbeat())
 
     async def drain(self, seconds: float) -> None:
-        """Wait until the turns that have ended are acknowledged, at most so many seconds."""
+        """Wait up to `seconds` until the hub has acknowledged the turns that have ended."""
         try:
             async with asyncio.timeout(seconds):
                 while self._turns:
@@ -332,7 +330,7 @@ class RunnerConnection:
                     self.wake()
                     await self._idle.wait()
         except TimeoutError:
-            log.info("the hub did not take the ends of %d turns", len(self._turns))
+            log.info("the hub did not acknowledge the ends of %d turns", len(self._turns))
 
     async def _read(self) -> None:
         try:
@@ -355,17 +353,17 @@ class RunnerConnection:
                 await self._wakeup.wait()
 
     async def _send_round(self) -> bool:
-        """Send one frame of each turn that has one; return whether there was any."""
-        progressed = False
+        """Send one frame of each turn that has one, within the window; return whether to continue."""
+        has_sent = False
         for turn in list(self._turns.values()):
             if self._pending() >= self.window:
                 return False
             text = turn.next_frame()
             if text is not None:
-                progressed = True
+                has_sent = True
                 await self._socket.send(text)
                 self._on_sent(turn.turn_id)
-        return progressed
+        return has_sent
 
     def _pending(self) -> int:
         return sum(turn.unacknowledged for turn in self._turns.values())
@@ -388,7 +386,7 @@ async def handshake(socket: ClientConnection, hello: RunnerHello) -> RunnerWelco
         case RunnerRefused(error=error):
             raise refusal(error.code, error.message)
         case _:
-            raise WireError("what answers there does not speak the runner protocol")
+            raise WireError("the server at this address does not speak the runner protocol")
 
 
 def refusal(code: str, message: str) -> DragomanError:

@@ -1,4 +1,4 @@
-"""A turn as its runner writes it: frames, numbered, and stored until the hub has acknowledged them."""
+"""A turn at its runner: numbered frames that are buffered until the hub has acknowledged them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from dragoman.wire.runner.frames import (
 )
 
 TEXT_PIECE = 8_000  # characters of a text in one frame
-DEFAULT_FRAME = 1_000_000  # bytes of a frame, until the hub has said its limit
-CUT_NOTE = "… (cut: the hub takes no frame of {size} bytes)"
+DEFAULT_FRAME = 1_000_000  # bytes of a frame, until the hub's welcome names its limit
+CUT_NOTE = "… (cut: the hub does not accept frames of {size} bytes)"
 
 
 class NumberedFrame(NamedTuple):
@@ -44,8 +44,9 @@ class NumberedFrame(NamedTuple):
 class RunnerTurn:
     """One prompt, and the methods that write its answer.
 
-    A method waits while more than `buffer` characters wait for the hub's acknowledgement, so that an agent
-    whose hub is away does not fill the memory. What it wrote is sent again after a reconnection, once.
+    Methods that write wait while more than `buffer` characters are not acknowledged by the hub, so that an
+    agent without a connection does not fill the memory. They raise Conflict once the turn is over. Frames
+    that are not acknowledged are sent again after a reconnection.
     """
 
     def __init__(self, prompt: RunnerPrompt, *, buffer: int, on_frame: Callable[[], None]) -> None:
@@ -54,20 +55,20 @@ class RunnerTurn:
         self.text = prompt.text
         self.message = prompt.message
         self.observer: Callable[[FrameOfTurn], None] | None = None
-        """Is called with each frame that is written."""
+        """Called with each frame that is written."""
         self.frame_limit = DEFAULT_FRAME
         self.ended = False
         self.aborted = False
-        """Whether the hub has stopped it: then it closes the turn whatever still comes."""
+        """Whether the hub has stopped the turn. It closes the turn without waiting for the last frames."""
         self.steered = asyncio.Event()
-        """Set when a message waits for the end of the turn: an agent may end after its current step."""
+        """Set when another message waits for the end of the turn: the agent may end after this step."""
         self.unacknowledged = 0  # characters that were sent over this connection and not acknowledged
         self._buffer = buffer
         self._on_frame = on_frame
-        self._frames: deque[NumberedFrame] = deque()  # not acknowledged
+        self._frames: deque[NumberedFrame] = deque()  # those that are not acknowledged
         self._size = 0  # characters in them
-        self._sent = 0  # the highest number that was sent over this connection
-        self._last = 0
+        self._sent = 0  # the number of the last frame that was sent over this connection
+        self._last = 0  # the number of the last frame
         self._room = asyncio.Event()
         self._room.set()
         self._answers: dict[str, asyncio.Future[RunnerAnswer]] = {}
@@ -76,7 +77,7 @@ class RunnerTurn:
     def __repr__(self) -> str:
         return f"RunnerTurn({self.session_id!r}, {self.turn_id!r})"
 
-    # ---- For whoever answers.
+    # ---- For the agent.
 
     async def write_text(self, delta: str) -> None:
         """Add text to the answer."""
@@ -108,7 +109,7 @@ class RunnerTurn:
         await self._write(frame)
 
     async def set_status(self, status: str, detail: str | None = None) -> None:
-        """Show what the agent does: `idle`, `thinking`, `streaming`, `tool_calling`, `error`."""
+        """Show the agent's status: `idle`, `thinking`, `streaming`, `tool_calling` or `error`."""
         await self._write(
             RunnerStatus(session_id=self.session_id, turn_id=self.turn_id, status=status, detail=detail)
         )
@@ -125,19 +126,19 @@ class RunnerTurn:
         return await self._ask(text, options=options)
 
     async def ask_approval(self, call_id: str, text: str = "") -> RunnerAnswer:
-        """Ask whether a call may run, and wait; `approved` of the answer says so."""
+        """Ask whether a call may run, and wait for the answer; see its `approved`."""
         return await self._ask(text, call_id=call_id)
 
     def report_usage(
         self, usage: Usage | None, *, cost: float | None = None, model: str | None = None
     ) -> None:
-        """Show tokens, US dollars and the model with the message when it ends."""
+        """Set the tokens, US dollars and model that are recorded with the message when it ends."""
         self._final = replace(self._final, usage=usage, cost=cost, model=model)
 
     # ---- For the runner.
 
     async def begin(self) -> None:
-        """Say that the answer begins."""
+        """Send the frame that begins the answer."""
         await self._write(MessageCreate(session_id=self.session_id, turn_id=self.turn_id))
 
     def finalize(self, reason: FinalizeReason, error: str | None = None) -> None:
@@ -151,7 +152,7 @@ class RunnerTurn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the hub has stored all of it, or has been sent all of a turn that it stopped."""
+        """Whether the hub has stored all frames, or, of a turn that it stopped, was sent all of them."""
         if not self.ended:
             return False
         return not self._frames or (self.aborted and self._frames[-1].seq <= self._sent)
@@ -166,7 +167,7 @@ class RunnerTurn:
         return frame.text
 
     def acknowledge(self, seq: int) -> None:
-        """Forget the frames up to this number."""
+        """Drop the frames up to this number, which the hub has stored."""
         while self._frames and self._frames[0].seq <= seq:
             frame = self._frames.popleft()
             self._size -= len(frame.text)
@@ -176,7 +177,7 @@ class RunnerTurn:
             self._room.set()
 
     def reconnect(self, seq: int) -> None:
-        """Send what follows this number once more, over a new connection."""
+        """Send all frames after this number over a new connection."""
         self.acknowledge(seq)
         self._sent = seq
         self.unacknowledged = 0
@@ -188,7 +189,7 @@ class RunnerTurn:
             future.set_result(answer)
 
     def abandon(self) -> None:
-        """The hub has closed the turn: nothing more is sent."""
+        """Drop all frames: the hub has closed the turn."""
         self.ended = True
         self._frames.clear()
         self._size = 0
@@ -238,7 +239,7 @@ class RunnerTurn:
 
 
 def shorten(frame: FrameOfTurn, size: int) -> FrameOfTurn:
-    """Return a frame that is too large without its value, which says so."""
+    """Return a frame that is too large with a note in place of its value; `size` is its size."""
     note = CUT_NOTE.format(size=size)
     match frame:
         case PartToolUpdate():

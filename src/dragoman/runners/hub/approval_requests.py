@@ -1,4 +1,4 @@
-"""What runners ask people: their questions as approval requests, in the inbox while a turn waits."""
+"""Questions of runners as approval requests, which people find in the inbox while a turn waits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from dragoman.wire.runner.frames import RunnerQuestion
 
 log = logging.getLogger(__name__)
 QUESTION_OPERATION = "runner.question"
-TURN_OVER = "the turn that asked is over"
+TURN_OVER = "the turn that asked this is over"
 
 
 class TurnRequests:
-    """The requests of one turn, of the answer `message_id`. Unanswered ones expire after `seconds`."""
+    """The approval requests of one turn, whose answer is the message `message_id`.
+
+    A request that nobody answers expires after `seconds`.
+    """
 
     def __init__(self, store: Store, context: Context, *, message_id: str, seconds: float) -> None:
         self._store = store
@@ -38,7 +41,7 @@ class TurnRequests:
         return f"apr_{hashlib.sha256(name.encode()).hexdigest()[:20]}"
 
     async def create(self, frame: RunnerQuestion, decoder: RunnerDecoder) -> None:
-        """Store what a runner asks as an approval request, where people answer it."""
+        """Store a question or a call to approve as an approval request. Raises StoreError, Unavailable."""
         context = self._context
         call_id = frame.call_id if frame.approval else f"question-{frame.question_id}"
         input = {"questionId": frame.question_id, "text": frame.text, "callId": call_id}
@@ -72,8 +75,8 @@ class TurnRequests:
 
 
 async def decline_all(store: Store, ids: Sequence[str], *, by: Identity) -> None:
-    """Decline the requests of a turn that is over, unless they are answered. `by` began the turn."""
-    by = replace(by, scopes=frozenset({"admin"}))  # whoever else may answer them
+    """Decline the requests of a turn that is over, unless they are answered. `by` is who began the turn."""
+    by = replace(by, scopes=frozenset({"admin"}))  # it may not be among those who may answer them
     for id in ids:
         try:
             await store.approvals.answer(id, approved=False, by=by, reason=TURN_OVER)

@@ -35,13 +35,13 @@ from dragoman.wire.runner.frames import (
 log = logging.getLogger(__name__)
 TOO_SLOW = 1008
 REPEATED = ("late", "repeated", "no_turn")
-"""Errors of frames that a runner sends again in good faith, such as after a crash of the hub."""
+"""Errors that do not count as bad frames: a runner may repeat frames, such as after a crash of the hub."""
 
 OnControl = Callable[[RunnerJoin | RunnerLeave], Awaitable[None]]
 
 
 class RunnerSocket:
-    """One connection of a runner. `sessions` are those that it serves, by the ids that it uses."""
+    """One connection of a runner. `sessions` are those that it serves, by the ids that the runner uses."""
 
     def __init__(self, socket: Socket, settings: RunnerLimits, *, key_id: str | None, owner: str) -> None:
         self.socket = socket
@@ -67,13 +67,13 @@ class RunnerSocket:
             self.close(TOO_SLOW, RunnerBye(code="slow", message="it does not read what the hub sends"))
 
     def close(self, code: int, bye: RunnerBye) -> None:
-        """Close the connection; `run` returns. The first reason counts."""
+        """Close the connection: `run` returns. If it is called again, the first reason stands."""
         if not self._end.done():
             self._end.set_result((code, bye))
 
     async def run(self, on_control: OnControl) -> None:
         """Carry frames both ways until one side closes."""
-        tasks = [asyncio.create_task(each) for each in (self._read(on_control), self._write())]
+        tasks = [asyncio.create_task(self._read(on_control)), asyncio.create_task(self._write())]
         ends: list[asyncio.Future[Any]] = [*tasks, self._end]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +99,7 @@ class RunnerSocket:
             self.close(BAD_FRAME, RunnerBye(code=error.code, message=error.message))
 
     async def _handle_next(self, on_control: OnControl) -> None:
-        """Handle the next frame. Raises WireError when too many could not be used, and SocketClosed."""
+        """Handle the next frame. Raises WireError after too many bad frames, and SocketClosed."""
         try:
             text = await self._receive()
             await self._pacer.wait()
@@ -137,9 +137,9 @@ class RunnerSocket:
                 await session.receive(frame, size=size)
 
     def _count_missing(self, name: str | None) -> None:
-        """Let the next frame of a session skip a number: a frame that could not be read fails alone.
+        """Let the next frame of a session skip a number, so that an unreadable frame fails alone.
 
-        One that names no session of this connection may be of any.
+        A frame without the name of a session of this connection may belong to any of them.
         """
         named = self.sessions.get(name or "")
         for session in self.sessions.values() if named is None else (named,):

@@ -1,7 +1,7 @@
-"""The log of a run's frames: what a runner is told to be stored, and what a run is made of after a crash.
+"""The log of a run's frames: it decides which frames are acknowledged, and restores a run after a crash.
 
-The message itself is journalled as that of every run. It lags behind, and an open text of it may be stored in
-part, so that it does not say which frames it has. The log does: it is written before the message shows them.
+The message itself is journalled as in every run. It lags behind, and an open text of it may be stored in
+part, so it does not show which frames it contains. The log does: it is written before the message shows them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_BODY = 262_144  # characters of one write
 
 
 class LoggedAnswer(msgspec.Struct, frozen=True, tag_field="type", tag="hub.answer"):
-    """The answer to a request, where it stands among the frames."""
+    """The answer to an approval request, at its place among the frames."""
 
     request: str
     approved: bool
@@ -34,7 +34,7 @@ class LoggedAnswer(msgspec.Struct, frozen=True, tag_field="type", tag="hub.answe
 
 
 class LoggedMessage(msgspec.Struct, frozen=True, tag_field="type", tag="hub.message"):
-    """The message that the run began with, if it had parts."""
+    """The message that the run started with, if it already had parts."""
 
     id: str
     parts: list[msgspec.Raw]
@@ -59,7 +59,7 @@ _own_decoder: msgspec.json.Decoder[LoggedAnswer | LoggedMessage] = msgspec.json.
 
 
 class StoredLog(msgspec.Struct, frozen=True):
-    """What the log of a run has: its entries in order, and the number of its last frame."""
+    """The log of a run: its entries in order, the number of its last frame, and how many batches it has."""
 
     entries: Sequence[LogEntry] = ()
     seq: int = 0
@@ -67,7 +67,7 @@ class StoredLog(msgspec.Struct, frozen=True):
 
 
 class FrameLog:
-    """Writes the frames of one run, several at a time. `on_stored` gets the number of the last one."""
+    """Writes the frames of one run in batches. `on_stored` is called with the number of the last frame."""
 
     def __init__(
         self, store: Store, run_id: str, *, on_stored: Callable[[int], None], batches: int = 0
@@ -77,7 +77,7 @@ class FrameLog:
         self._on_stored = on_stored
         self._position = batches
         self._lines: list[str] = []
-        self._deltas: list[PartTextDelta] = []  # of one line, which is not made yet
+        self._deltas: list[PartTextDelta] = []  # they become one line
         self._size = 0
         self._seq = self._stored_seq = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -117,12 +117,12 @@ class FrameLog:
             self._lines.append(encode_runner_frame(replace(deltas[-1], delta=text)))
 
     def skip(self, *, seq: int) -> None:
-        """Note a frame that is not part of the message: its number is written within `INTERVAL`."""
+        """Count a frame that is not part of the message: its number is written within `INTERVAL`."""
         self._seq = seq
         self._start_timer()
 
     def flush(self) -> None:
-        """Write what was added; after the write that is under way, if there is one."""
+        """Write what was added now, or after the current write."""
         self._stop_timer()
         if self._write is not None or self._is_closed:
             return
@@ -135,7 +135,7 @@ class FrameLog:
         except (StoreError, Unavailable) as error:
             self._retry(error)
             return
-        self._position += bool(self._lines)  # what only counts frames is written over
+        self._position += bool(self._lines)  # a batch that only counts frames is overwritten by the next
         self._lines, self._size, self._write = [], 0, write
         write.add_done_callback(lambda done: self._on_done(done, batch))
 
@@ -148,7 +148,7 @@ class FrameLog:
         if error is not None:
             self._lines = [*lines_of(batch), *self._lines]
             self._size += len(batch.body)
-            self._position = batch.position  # written in its place: it may have been committed
+            self._position = batch.position  # overwrite it: it may have been committed despite the error
             self._retry(error)
             return
         self._stored_seq = batch.seq
@@ -186,7 +186,7 @@ class FrameLog:
 
 
 async def read_log(store: Store, run_id: str) -> StoredLog:
-    """Return what the log of a run has."""
+    """Read the log of a run."""
     batches = await store.runner_frames.list(run_id)
     entries: list[LogEntry] = []
     for batch in batches:
@@ -199,12 +199,12 @@ async def read_log(store: Store, run_id: str) -> StoredLog:
 
 
 def lines_of(batch: FrameBatch) -> list[str]:
-    """Return the lines of a batch; none of one that only counts frames."""
+    """Return the lines of a batch; a batch that only counts frames has none."""
     return batch.body.split("\n") if batch.body else []
 
 
 def decode_entry(line: str) -> LogEntry:
-    """Return what one line of a log says."""
+    """Decode one line of a log."""
     if line.startswith('{"type":"hub.'):
         return _own_decoder.decode(line)
     return decode_from_runner(line, limit=2**40)  # type: ignore[return-value] # only frames of turns are added

@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 
 class RunnerRunHost(Protocol):
-    """What the server needs of the runs: a session's turn, as the database has it, must be open here."""
+    """What the server needs of the runs: to have the turn of a session, as it is stored, opened here."""
 
     async def claim(self, session: Session, *, key_id: str | None) -> None:
-        """Note that the session's runner is here now, and no longer at another host. Raises Conflict."""
+        """Record that the session's runner is at this host now, no longer at another. Raises Conflict."""
         ...
 
     async def bring_here(self, session: Session) -> None:
-        """Let the session's active run continue at this host, and open its turn if it waits for an answer."""
+        """Move the session's active run to this host, and open its turn if it waits for an answer."""
         ...
 
 
@@ -49,14 +49,14 @@ class RunnerServer:
         self.settings = settings
         self.runs: RunnerRunHost | None = None
         self.on_turn_over: Callable[[str], None] = lambda _: None
-        """See `RunnerSession`."""
+        """See `RunnerSession.on_turn_over`."""
         self._store = store
         self._sessions: dict[str, RunnerSession] = {}
         self._connections: set[RunnerSocket] = set()
         self._is_closed = False
 
     def session(self, session_id: str) -> RunnerSession:
-        """Return a session as this host knows it."""
+        """Return the state of a session at this host, created if there is none."""
         session = self._sessions.get(session_id)
         if session is None:
             session = RunnerSession(session_id, session_id, settings=self.settings)
@@ -65,7 +65,7 @@ class RunnerServer:
         return session
 
     def find(self, session_id: str) -> RunnerSession | None:
-        """Return a session if this host knows it."""
+        """Return the state of a session at this host, or None."""
         return self._sessions.get(session_id)
 
     def is_connected(self, session_id: str) -> bool:
@@ -75,8 +75,11 @@ class RunnerServer:
 
     def waiting_sessions(self) -> Sequence[str]:
         """Return the sessions whose turn waits for an answer."""
-        found = self._sessions.items()
-        return [id for id, session in found if session.turn is not None and session.turn.is_paused]
+        return [
+            id
+            for id, session in self._sessions.items()
+            if session.turn is not None and session.turn.is_paused
+        ]
 
     def discard(self, session_id: str) -> None:
         """Forget a session that has neither a runner here nor an open turn."""
@@ -85,40 +88,40 @@ class RunnerServer:
             del self._sessions[session_id]
 
     async def serve(self, socket: Socket, hello: RunnerHello, *, identity: Identity) -> None:
-        """Serve a runner that has sent its hello until it disconnects. Raises what it is refused for."""
+        """Serve a runner that has sent its hello until it disconnects. Raises the reason of a refusal."""
         if self._is_closed:
             raise Unavailable("the hub is shutting down; reconnect in a moment")
         owner, settings = identity.owner, self.settings
-        if sum(each.owner == owner for each in self._connections) >= settings.owner_connections:
+        if sum(other.owner == owner for other in self._connections) >= settings.owner_connections:
             raise RateLimited(f"this owner has {settings.owner_connections} runners connected, the maximum")
-        line = RunnerSocket(socket, settings, key_id=identity.key_id, owner=owner)
-        self._connections.add(line)
+        connection = RunnerSocket(socket, settings, key_id=identity.key_id, owner=owner)
+        self._connections.add(connection)
         try:
-            refusal = await self._join(line, hello.sessions, turns=hello.turns)
-            if refusal is not None and not line.sessions:
+            refusal = await self._join(connection, hello.sessions, turns=hello.turns)
+            if refusal is not None and not connection.sessions:
                 raise refusal
-            log.info("a runner of %s is connected: %d sessions", owner, len(line.sessions))
-            await line.run(lambda frame: self._control(line, frame))
+            log.info("a runner of %s is connected: %d sessions", owner, len(connection.sessions))
+            await connection.run(lambda frame: self._control(connection, frame))
         finally:
-            line.closed.set()  # also of one that was refused: whoever closes the server waits for it
-            self._connections.discard(line)
-            sessions, line.sessions = line.sessions, {}
+            connection.closed.set()  # also after a refusal, because `close` waits for it
+            self._connections.discard(connection)
+            sessions, connection.sessions = connection.sessions, {}
             for session in sessions.values():
-                session.detach(line)
+                session.detach(connection)
                 await self._note_gone(session)
 
-    async def _control(self, line: RunnerSocket, frame: RunnerJoin | RunnerLeave) -> None:
+    async def _control(self, connection: RunnerSocket, frame: RunnerJoin | RunnerLeave) -> None:
         if isinstance(frame, RunnerJoin):
-            await self._join(line, frame.sessions, turns=None)
+            await self._join(connection, frame.sessions, turns=None)
             return
         for name in frame.sessions:
-            session = line.sessions.pop(name, None)
+            session = connection.sessions.pop(name, None)
             if session is not None:
-                session.detach(line)
+                session.detach(connection)
                 await self._note_gone(session)
 
     async def _join(
-        self, line: RunnerSocket, names: Sequence[str], *, turns: Sequence[str] | None
+        self, connection: RunnerSocket, names: Sequence[str], *, turns: Sequence[str] | None
     ) -> DragomanError | None:
         """Let a connection serve sessions, and welcome it to them; return the last refusal.
 
@@ -127,23 +130,26 @@ class RunnerServer:
         if len(names) > self.settings.sessions:
             message = f"{len(names)} names in one frame; a connection serves at most {self.settings.sessions}"
             raise FrameRefused(f"{message} sessions", code=RateLimited.code)
-        found: dict[str, Session] = {}
+        prepared: dict[str, Session] = {}
         errors: dict[str, DragomanError] = {}
         for name in dict.fromkeys(names):
             try:
-                if name not in line.sessions and len(line.sessions) + len(found) >= self.settings.sessions:
+                if (
+                    name not in connection.sessions
+                    and len(connection.sessions) + len(prepared) >= self.settings.sessions
+                ):
                     raise RateLimited(f"a connection serves at most {self.settings.sessions} sessions")
-                found[name] = await self._prepare(line, name)
+                prepared[name] = await self._prepare(connection, name)
             except DragomanError as error:
                 errors[name] = error
-        # From here on nothing is awaited: the welcome has each session as it is, and no prompt precedes it.
+        # No await from here on: the welcome has the current state of each session, and no prompt precedes it.
         joined: list[RunnerSession] = []
-        for name, stored in found.items():
+        for name, stored in prepared.items():
             try:
-                joined.append(self._attach(line, name, stored=stored, turns=turns))
+                joined.append(self._attach(connection, name, stored=stored, turns=turns))
             except DragomanError as error:
                 errors[name] = error
-        line.send(self._welcome(joined, errors))
+        connection.send(self._welcome(joined, errors))
         for session in joined:
             session.repeat_requests()
         return list(errors.values())[-1] if errors else None
@@ -160,52 +166,54 @@ class RunnerServer:
             window=self.settings.window,
         )
 
-    async def _prepare(self, line: RunnerSocket, name: str) -> Session:
+    async def _prepare(self, connection: RunnerSocket, name: str) -> Session:
         """Return a session that a connection may serve, with its turn at this host.
 
         Raises NotFound, Conflict, Unavailable.
         """
-        stored = await self._store.sessions.get_own(name, owner=line.owner)
+        stored = await self._store.sessions.get_own(name, owner=connection.owner)
         if stored is None:
             raise session_not_found(name)
         if not stored.runner:
             message = f"the session {name!r} is answered by the hub, not by a runner"
             raise Conflict(message, hint='create it with {"runner": true}')
-        self._check_key(line, name, session=self._sessions.get(stored.id))
+        self._check_key(connection, name, session=self._sessions.get(stored.id))
         if self.runs is not None:
-            await self.runs.claim(stored, key_id=line.key_id)
+            await self.runs.claim(stored, key_id=connection.key_id)
             await self.runs.bring_here(stored)
         return stored
 
-    def _check_key(self, line: RunnerSocket, name: str, *, session: RunnerSession | None) -> None:
+    def _check_key(self, connection: RunnerSocket, name: str, *, session: RunnerSession | None) -> None:
         """Raise Conflict if another key's runner serves a session."""
-        if session is None or session.link in (None, line):
+        if session is None or session.link in (None, connection):
             return
-        if session.key_id != line.key_id:
+        if session.key_id != connection.key_id:
             raise Conflict(f"another key's runner serves the session {name!r}")
 
     def _attach(
-        self, line: RunnerSocket, name: str, *, stored: Session, turns: Sequence[str] | None
+        self, connection: RunnerSocket, name: str, *, stored: Session, turns: Sequence[str] | None
     ) -> RunnerSession:
         """Let a connection serve a session that is prepared. Raises Conflict."""
-        session = self.session(stored.id)  # it may have been discarded and made anew since it was prepared
-        self._check_key(line, name, session=session)
+        session = self.session(stored.id)  # it may have been discarded and created again since `_prepare`
+        self._check_key(connection, name, session=session)
         link = session.link
-        if isinstance(link, RunnerSocket) and link is not line:
+        if isinstance(link, RunnerSocket) and link is not connection:
             self._replace(link, session)
-        line.sessions[name] = session
-        session.attach(line, name, key_id=line.key_id)
+        connection.sessions[name] = session
+        session.attach(connection, name, key_id=connection.key_id)
         turn = session.turn
         if turns is not None and turn is not None and turn.turn_id not in turns and turn.accepted:
             session.drop_turn()
         return session
 
-    def _replace(self, line: RunnerSocket, session: RunnerSession) -> None:
+    def _replace(self, connection: RunnerSocket, session: RunnerSession) -> None:
         """Take a session from an older connection, which is closed if it serves no other."""
-        line.sessions = {name: each for name, each in line.sessions.items() if each is not session}
-        if not line.sessions:
-            message = "the runner connected anew"
-            line.close(REPLACED, RunnerBye(code="replaced", message=message, again=False))
+        connection.sessions = {
+            name: served for name, served in connection.sessions.items() if served is not session
+        }
+        if not connection.sessions:
+            message = "the runner has connected again"
+            connection.close(REPLACED, RunnerBye(code="replaced", message=message, again=False))
 
     async def _note_gone(self, session: RunnerSession) -> None:
         if session.link is not None:
@@ -217,7 +225,7 @@ class RunnerServer:
         self.discard(session.session_id)
 
     async def _bring_back(self, session_id: str, host_id: str) -> None:
-        """Note that a session's runner is here if it has connected again while that was taken back."""
+        """Record again that a session's runner is here, if it reconnected while that was being cleared."""
         session = self._sessions.get(session_id)
         if session is None or session.link is None or self.runs is None:
             return
@@ -227,34 +235,34 @@ class RunnerServer:
             await self.runs.bring_here(stored)
 
     def leave(self, session_id: str, *, key_id: str | None) -> None:
-        """Disconnect the runner of a session: it is at another host now. Conflict for another key."""
+        """Disconnect a session's runner, which is at another host now. Raises Conflict for another key."""
         session = self._sessions.get(session_id)
-        line = session.link if session is not None else None
-        if session is None or not isinstance(line, RunnerSocket):
+        connection = session.link if session is not None else None
+        if session is None or not isinstance(connection, RunnerSocket):
             return
         if session.key_id != key_id:
             raise Conflict(f"another key's runner serves the session {session.name!r}")
-        session.detach(line)
-        self._replace(line, session)
+        session.detach(connection)
+        self._replace(connection, session)
 
     def status(self) -> list[dict[str, Any]]:
         """Return the connected runners as JSON values."""
         return [
-            {"owner": line.owner, "keyId": line.key_id, "sessions": sorted(line.sessions)}
-            for line in self._connections
+            {"owner": connection.owner, "keyId": connection.key_id, "sessions": sorted(connection.sessions)}
+            for connection in self._connections
         ]
 
     def disconnect(self, socket: Socket, message: str) -> None:
         """Close a connection whose key is no longer valid."""
-        for line in self._connections:
-            if line.socket is socket:
-                line.close(UNAUTHORIZED, RunnerBye(code="unauthorized", message=message, again=False))
+        for connection in self._connections:
+            if connection.socket is socket:
+                connection.close(UNAUTHORIZED, RunnerBye(code="unauthorized", message=message, again=False))
 
     async def close(self) -> None:
-        """Tell all runners that the hub shuts down, and to come back."""
+        """Disconnect all runners with a message to reconnect later."""
         self._is_closed = True
-        lines = list(self._connections)
-        for line in lines:
-            line.close(HUB_RESTART, RunnerBye(code="restart", message="the hub shuts down"))
-        for line in lines:
-            await line.closed.wait()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.close(HUB_RESTART, RunnerBye(code="restart", message="the hub shuts down"))
+        for connection in connections:
+            await connection.closed.wait()

@@ -1,4 +1,4 @@
-"""A session that a runner serves, as this host knows it: its connection, and the turn that is open."""
+"""A session that a runner serves, at this host: its connection, and its open turn."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class RunnerLink(Protocol):
 
 
 class OpenTurn:
-    """A turn that is not over: what has come of it and was not taken, and what the runner has to know of it.
+    """A turn that is not over: the frames that wait for its run, and what its runner has to be told.
 
-    `accepted` is the number of the last frame that came, `stored` that of the last one that is stored.
+    `accepted` is the number of the last frame that was received, `stored` that of the last one that is
+    stored.
     """
 
     def __init__(self, turn_id: str, *, seq: int = 0) -> None:
@@ -52,25 +53,25 @@ class OpenTurn:
         self.steer: RunnerSteer | None = None
         self.answers: dict[str, RunnerAnswer] = {}
         self.is_lost = False
-        """Whether its runner has said that it no longer works at it."""
+        """Whether its runner has connected again without it."""
         self.inbox: deque[tuple[FrameOfTurn, int]] = deque()
-        """Frames that were not taken, with their sizes in characters."""
+        """Frames that the run has not taken yet, with their sizes in characters."""
         self.waiting_size = 0
         self._repeated_from = self._repeated_to = seq
         self._is_numbered = False
         self.is_paused = False
         """Whether it waits for an answer, and no run takes its frames until then."""
         self.last_frame_at = 0.0
-        """The time of the event loop when a frame came."""
+        """When the last frame was received, in the time of the event loop."""
 
     def expect_repeats(self) -> None:
-        """Expect that a runner that is connected again repeats what is not stored now."""
+        """Expect a runner that has reconnected to repeat the frames that are not stored now."""
         self._repeated_from, self._repeated_to = self.stored, self.accepted
 
     def put(self, frame: FrameOfTurn, *, size: int, missing: int = 0) -> bool:
-        """Take the next frame; return whether it is new. Raises FrameRefused for one out of order.
+        """Accept the next frame; return whether it is new. Raises FrameRefused for one out of order.
 
-        `size` is the length of its text. Up to `missing` frames before it could not be read.
+        `size` is the length of its text. Up to `missing` frames before it were unreadable.
         """
         seq = frame.seq
         if seq is None:
@@ -80,7 +81,7 @@ class OpenTurn:
         self._is_numbered = True
         if seq <= self.accepted:
             if self._repeated_from < seq <= self._repeated_to:
-                return False  # it may have been stored since the welcome named an earlier one
+                return False  # stored after the welcome named an earlier number
             raise self.refusal(frame, f"frame {seq} of the turn was already received", code="repeated")
         if seq > self.accepted + 1 + missing:
             message = f"frame {seq} came before {self.accepted + 1}; send the frames of a turn in order"
@@ -114,7 +115,10 @@ class OpenTurn:
 
 
 class RunnerSession:
-    """One session: `name` is the id that the runner uses, `link` its connection while there is one."""
+    """A session that a runner serves.
+
+    `name` is the session's id as the runner knows it, `link` its connection, None while it is away.
+    """
 
     def __init__(self, session_id: str, name: str, *, settings: RunnerLimits) -> None:
         self.session_id = session_id
@@ -123,9 +127,9 @@ class RunnerSession:
         self.key_id: str | None = None
         self.turn: OpenTurn | None = None
         self.on_turn_over: Callable[[str], None] = lambda _: None
-        """Called with the session's id when its runner ends the turn that waits for an answer."""
+        """Called with the session's id when its runner ends a turn that waits for an answer."""
         self.missing = 0
-        """Frames of the connection that could not be read since one was taken: they may have numbers."""
+        """Unreadable frames since the last readable one; each may have had a number of this session."""
         self.away_since = asyncio.get_running_loop().time()
         self._settings = settings
         self._ended: deque[str] = deque(maxlen=ENDED_TURNS)
@@ -134,7 +138,7 @@ class RunnerSession:
         self._space.set()
 
     def state(self) -> SessionState:
-        """Return what the runner is told of the session when it connects."""
+        """Return the state that the runner gets in its welcome."""
         turn = self.turn
         if turn is None:
             return SessionState(session_id=self.name)
@@ -176,17 +180,17 @@ class RunnerSession:
             self._note_over(self.turn)
 
     async def receive(self, frame: FrameOfTurn, *, size: int) -> None:
-        """Take a frame of the runner; waits while the run is far behind. Raises FrameRefused.
+        """Accept a frame of the runner; wait while the run is too far behind. Raises FrameRefused.
 
-        Of a turn that waits for an answer, and has no run until then, more is taken than a runner sends that
-        keeps to the window: the other sessions of its connection do not wait for the answer as well.
+        A turn that waits for an answer has no run that takes its frames. It has a larger window than runners
+        are told, because waiting here would hold up the other sessions of the connection, too.
         """
         turn = self.turn
         if turn is None or (frame.turn_id is not None and frame.turn_id != turn.turn_id):
             self._refuse_late(frame)
             return
         if isinstance(frame, TurnComplete) and frame.turn_id is None and not turn.accepted:
-            return  # it ends the turn before: of this one nothing has come
+            return  # it ends the turn before: nothing of this one has been received
         if turn.put(frame, size=size, missing=self.missing):
             self._changed.set()
             if isinstance(frame, MessageFinalize | TurnComplete):
@@ -205,7 +209,7 @@ class RunnerSession:
 
     def _refuse_late(self, frame: FrameOfTurn) -> None:
         if frame.turn_id is None or isinstance(frame, TurnComplete):
-            return  # it says what the agent does, of no turn
+            return  # a status outside of a turn, or the end of one that is forgotten
         place = {"session_id": frame.session_id, "turn_id": frame.turn_id, "seq": frame.seq}
         if frame.turn_id in self._ended:
             raise FrameRefused(f"turn {frame.turn_id!r} is over", code="late", **place)  # type: ignore[arg-type] # as named
@@ -214,7 +218,7 @@ class RunnerSession:
     # The run.
 
     def open_turn(self, turn_id: str, *, seq: int = 0) -> OpenTurn:
-        """Return the turn, a new one unless it is open; an earlier one ends, and its runner is told."""
+        """Return the open turn of this id, created if there is none; another open turn is aborted."""
         if self.turn is not None and self.turn.turn_id != turn_id:
             self.abort("another message was sent")
             self.close_turn()
@@ -224,7 +228,7 @@ class RunnerSession:
         return self.turn
 
     def pause_turn(self) -> None:
-        """Note that the open turn waits for an answer, and has no run until then."""
+        """Mark the open turn as waiting for an answer; it has no run until then."""
         if self.turn is not None:
             self.turn.is_paused = True
         self._space.set()
@@ -237,7 +241,7 @@ class RunnerSession:
         self._space.set()
 
     def forget_turn(self) -> None:
-        """Forget the open turn, which goes on: another host has it, or has had it meanwhile."""
+        """Forget the open turn without ending it: it is at another host, or was there meanwhile."""
         self.turn = None
         self._space.set()
 
@@ -261,7 +265,7 @@ class RunnerSession:
             self._send(turn.abort)
 
     def steer(self, message_id: str) -> None:
-        """Ask the runner to finalize the open turn after its current step: a message waits for that."""
+        """Ask the runner to finalize the open turn after its current step, because a message waits."""
         turn = self.turn
         if turn is not None:
             turn.steer = RunnerSteer(session_id=self.name, turn_id=turn.turn_id, message_id=message_id)
@@ -278,7 +282,7 @@ class RunnerSession:
         self._send(replace(error.to_frame(), session_id=self.name))
 
     def take(self, limit: int) -> Sequence[FrameOfTurn]:
-        """Return frames of the open turn that have come."""
+        """Return the next frames of the open turn, up to about `limit` characters."""
         if self.turn is None:
             return ()
         frames = self.turn.take(limit)
@@ -287,7 +291,7 @@ class RunnerSession:
         return frames
 
     async def wait(self, seconds: float) -> None:
-        """Wait until something comes or changes, `seconds` at most."""
+        """Wait up to `seconds` until a frame arrives, or the connection or the turn changes."""
         turn = self.turn
         if turn is not None and (turn.inbox or turn.is_lost):
             return

@@ -10,13 +10,16 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `grace`: how long a turn waits for a runner that is away; `idle`: how long for the next frame of one that
     is connected; `stop_timeout`: how long for it to finalize a turn that is stopped. `pause_after`: how long
-    a runner that has asked a question says nothing before the run ends; the turn continues with the answer.
-    `frame`: the most bytes of a message; `window`: characters of frames that the hub takes ahead of a run
-    that waits; `rate`: frames a second, above which a runner is read more slowly. `bad_frames`: frames in a
-    minute that cannot be used before the connection is closed. `sessions`: how many one connection serves;
-    `owner_connections`: how many connections an owner has. `outbox`: characters that wait to be sent.
-    `answer`: characters of calls and data in an answer; those of its text are counted by the run.
-    `question_seconds`: when a question that nobody answers expires.
+    a runner that has asked a question sends nothing before the run ends; the turn continues with the answer.
+    `hello_timeout`: how long to wait for the first frame; `recheck`: time between two checks of the key.
+
+    `frame`: bytes of a message; `window`: characters of frames that the hub accepts ahead of their run;
+    `rate`: frames a second, above which a runner is read more slowly. `bad_frames`: frames in a minute that
+    cannot be used, above which the connection is closed. `sessions`: of one connection; `owner_connections`:
+    connections of an owner; `max_unauthenticated`: connections that have sent neither a key nor a hello yet.
+    `outbox`: characters that wait to be sent. `answer`: characters of calls and data in an answer; those of
+    its text are counted by the run. `question_seconds`: when a question that nobody answers expires.
+    `origins`: of pages that may connect.
     """
 
     grace: float = 60.0

@@ -1,8 +1,7 @@
-"""The turn of a runner as what answers a run: its frames become the run's events, as the loop's do.
+"""A runner's turn as the source of a run's events, in place of the agent loop.
 
-A run ends when the runner finalizes the turn, or when it waits for an answer; then the turn continues in the
-run that the answer begins. A runner that is away is waited for; after `grace` the turn is closed as
-interrupted.
+A run ends when the runner finalizes the turn, or when the turn waits for an answer; it then continues in the
+run that the answer starts. A runner may be away for `grace` seconds; then the turn ends as interrupted.
 """
 
 from __future__ import annotations
@@ -54,13 +53,14 @@ Batch = Sequence[e.Event]
 MESSAGE_FRAMES = (MessageCreate, PartTextDelta, PartToolUpdate, MessageFinalize, RunnerQuestion)
 BATCH_SIZE = 32_768  # characters of frames that are decoded at once
 SEQ_FIELD = "runnerSeq"
-MAX_REQUESTS = 100  # questions of a turn that wait for their answers
+MAX_REQUESTS = 100  # unanswered questions of a turn
 
 
 class RunnerTurnSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn is begun with. `history` ends with the message to answer; `fold` is of the answer.
+    """What a turn starts with. `history` ends with the message to answer; `fold` builds the answer.
 
-    `log` is what a run had received before a crash. `session_events` takes the runner's domain events.
+    `log` has the frames that a run had received before a crash. `session_events` publishes the runner's
+    domain events.
     """
 
     fold: Fold
@@ -74,7 +74,7 @@ class RunnerTurnSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnSource:
-    """One run of a runner's turn. See `AnswerSource` of the runs."""
+    """One run of a runner's turn. Implements `AnswerSource` of the runs."""
 
     def __init__(
         self, spec: RunnerTurnSpec, session: RunnerSession, *, store: Store, settings: RunnerLimits
@@ -97,12 +97,12 @@ class TurnSource:
         self._run_id = spec.context.run_id or ""
         self._log = FrameLog(store, self._run_id, on_stored=self._on_stored, batches=spec.log.batches)
         self._seq = seq
-        self._kept_size = 0  # characters of what is stored beside text
+        self._size_beside_text = 0  # characters that are stored, without those of text
         self._injected: list[e.Event] = []
         self._asked_at: float | None = None
         self._is_paused = False
 
-    # What a run asks of its source.
+    # The interface to the run.
 
     @property
     def usage(self) -> e.Usage | None:
@@ -120,7 +120,7 @@ class TurnSource:
         return self._earlier_steps + self._decoder.steps
 
     def end_after_step(self, event: e.Data) -> None:
-        """Ask the runner to end its turn after the current step; what waits waits for that."""
+        """Ask the runner to end its turn after the current step, because a message waits for its end."""
         if self._session.turn is self._open:
             self._session.steer(str(event.data["messageId"]))
 
@@ -168,7 +168,7 @@ class TurnSource:
         return RunnerDecoder(self.turn.fold.id, message=base, request_id=self._requests.id_of)
 
     async def stop(self, reason: str) -> None:
-        """Tell the runner to stop, and wait some seconds until it has; what it still says is not shown."""
+        """Tell the runner to stop, and wait up to `stop_timeout` for its end; later frames are dropped."""
         if self._decoder.phase == "finished" or self._session.turn is not self._open:
             return
         self._session.abort(reason)
@@ -176,7 +176,9 @@ class TurnSource:
         deadline = asyncio.get_running_loop().time() + self._settings.stop_timeout
         while self._session.link is not None and not self._open.is_lost:
             frames = self._session.take(BATCH_SIZE)
-            self._seq = max([self._seq, *(frame.seq or 0 for frame in frames)])  # they count as stored
+            self._seq = max(
+                [self._seq, *(frame.seq or 0 for frame in frames)]
+            )  # acknowledged like the others
             if any(isinstance(frame, MessageFinalize | TurnComplete) for frame in frames):
                 return
             remaining = deadline - asyncio.get_running_loop().time()
@@ -185,14 +187,14 @@ class TurnSource:
             await self._session.wait(remaining)
 
     async def leave(self) -> None:
-        """Store what has come, because this host stops: the turn continues after it has started again."""
+        """Store all frames, because this host shuts down: the turn continues after its restart."""
         await self._log.drain()
         self._log.close()
 
     def end(self, *, is_over: bool) -> None:
-        """Forget the run: it is over, and stored; or this host has it no more, and the turn continues.
+        """Forget the run: it is over and stored, or, unless `is_over`, it continues at another host.
 
-        Then the runner sends again what is not stored, so that is neither acknowledged nor refused.
+        In the second case the runner repeats the frames that are not stored, so they are not acknowledged.
         """
         self._log.close()
         if not is_over or self._session.turn is not self._open:
@@ -212,7 +214,7 @@ class TurnSource:
     # Frames.
 
     async def _next_events(self) -> list[e.Event]:
-        """Return what comes next: of frames, of an answer, or the end of a run that waits for one."""
+        """Return the next events: of frames, of an answer, or the end of a run that waits for an answer."""
         if self._injected:
             events, self._injected = self._injected, []
             return events
@@ -233,7 +235,7 @@ class TurnSource:
         return self._complete(self._decoder.pause())
 
     def _check_presence(self) -> float:
-        """Return until when the runner is waited for. Raises RunnerGone when it is over."""
+        """Return until when to wait for the runner, in the event loop's time. Raises RunnerGone after it."""
         session, now = self._session, asyncio.get_running_loop().time()
         if self._open.is_lost:
             raise RunnerGone("the runner has lost this turn")
@@ -254,7 +256,7 @@ class TurnSource:
         return max(self._loop_start(), self._open.last_frame_at)
 
     async def _decode(self, frames: Sequence[FrameOfTurn]) -> list[e.Event]:
-        """Return the events of frames, and log what makes them."""
+        """Return the events of frames, and add the frames to the log."""
         events: list[e.Event] = []
         is_urgent = False
         for frame in frames:
@@ -268,7 +270,7 @@ class TurnSource:
             events += decoded
             is_urgent |= not isinstance(frame, PartTextDelta | RunnerStatus)
         if is_urgent:
-            self._log.flush()  # before the run stores what it shows
+            self._log.flush()  # before the run stores the events
         return self._complete(merge_deltas(events))
 
     def _decode_one(self, frame: FrameOfTurn) -> Batch:
@@ -290,28 +292,28 @@ class TurnSource:
         if is_logged(frame) and not is_progress(events):
             size = self._log.add(frame, seq=self._seq)
             is_text = isinstance(frame, PartTextDelta) and bool(events)
-            self._count(0 if is_text else size)  # also text that waits for the output of a call
+            self._count(0 if is_text else size)  # text without events yet waits for the output of a call
         else:
             self._log.skip(seq=self._seq)
         return events
 
     def _count(self, size: int) -> None:
-        """Count what is stored beside text, which the run counts. Raises TooLarge."""
-        self._kept_size += size
-        if self._kept_size > self._settings.answer:
+        """Count characters that are stored; those of text are counted by the run. Raises TooLarge."""
+        self._size_beside_text += size
+        if self._size_beside_text > self._settings.answer:
             message = f"the calls and data of the answer have more than {self._settings.answer} characters"
             raise TooLarge(f"{message}, the limit of this hub", hint="`limits.answer` sets it")
 
     def _check_room(self, frame: RunnerQuestion) -> None:
         """Raise FrameRefused when too many questions wait already."""
         if len(self._decoder.waiting_requests()) >= MAX_REQUESTS:
-            message = f"{MAX_REQUESTS} questions of the turn wait for their answers, the most"
+            message = f"{MAX_REQUESTS} questions of the turn wait for their answers, the maximum"
             raise self._open.refusal(frame, message, code=RateLimited.code)
 
     def _publish(self, frame: RunnerEvent) -> None:
-        """Publish a domain event in the session. Raises FrameRefused if its data do not fit its schema.
+        """Publish a domain event in the session. Raises FrameRefused if its data do not match its schema.
 
-        A name that only the chat takes is in the chat alone.
+        A chat allows more names than domain events do; an event with such a name is only in the chat.
         """
         context, events = self.turn.context, self.turn.session_events
         if events is None or context.session_id is None or (frame.in_chat and not NAME.fullmatch(frame.name)):
@@ -345,7 +347,7 @@ class TurnSource:
         return complete
 
     def _replay(self, entries: Sequence[Any]) -> list[e.Event]:
-        """Return the events of what the run had received before a crash."""
+        """Return the events of the frames that the run had received before a crash."""
         events: list[e.Event] = []
         for entry in entries:
             match entry:
@@ -359,7 +361,7 @@ class TurnSource:
                         events += self._decoder.feed(entry)
                     except FrameRefused as error:
                         log.warning(
-                            "a frame of run %s does not fit any more: %s", self._run_id, error.message
+                            "a logged frame of run %s is no longer valid: %s", self._run_id, error.message
                         )
         return self._complete(merge_deltas(events))
 
@@ -380,12 +382,12 @@ class TurnSource:
 
     async def _send_answers(self, message: Message) -> list[e.Event]:
         """Send the answers in a message that continues; return the outputs that follow them."""
-        for answer in given_answers(message):
+        for answer in unsent_answers(message):
             await self._forward(answer)
         return self._decoder.close_answered(message)
 
     async def take_answer(self, answer: ApprovalAnswer) -> bool:
-        """Take an answer while the run continues; False when nothing waits for it."""
+        """Pass on an answer while the run continues; return False when nothing waits for it."""
         if answer.id not in self._decoder.waiting_requests() or self._is_paused:
             return False
         await self._forward(answer)
@@ -423,8 +425,8 @@ class TurnSource:
             self._session.answer(frame)
 
 
-def given_answers(message: Message) -> list[ApprovalAnswer]:
-    """Return the answers in a message to questions and requests whose calls have not ended."""
+def unsent_answers(message: Message) -> list[ApprovalAnswer]:
+    """Return the answers in a message to questions and approvals whose calls have not ended."""
     answers = []
     waiting = {call.tool_call_id for call in message.tool_calls if call.state == "input-available"}
     for part in question_parts(message.parts):
@@ -457,7 +459,7 @@ def is_logged(frame: FrameOfTurn) -> bool:
 
 
 def is_progress(events: Batch) -> bool:
-    """Return whether events are the progress of a call, which the next of it, or its output, replaces."""
+    """Return whether the events are only the progress of a call, which later ones replace."""
     return len(events) == 1 and isinstance(events[0], e.ToolOutputAvailable) and bool(events[0].preliminary)
 
 
@@ -469,7 +471,7 @@ def stored_seq(message: Message) -> int:
 
 
 def merge_deltas(events: Sequence[e.Event]) -> list[e.Event]:
-    """Return events with one delta in place of several of the same block that follow each other."""
+    """Return the events with consecutive deltas of the same block joined."""
     merged: list[e.Event] = []
     for event in events:
         last = merged[-1] if merged else None

@@ -1,4 +1,4 @@
-"""A spoke as the hub sees it, connected or away, with its calls."""
+"""A spoke at the hub, connected or away, with its calls."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ class RemoteSpoke:
         self.window = settings.window
         self.connection: SpokeConnection | None = None
         self.leaving = False
-        self.offers: dict[str, OperationOffer] = {}  # by small-letter id
+        self.offers: dict[str, OperationOffer] = {}  # by lower-case id
         self.calls: dict[str, SpokeCall] = {}
-        self.last_call_number = 0  # when it last got a call, counted
+        self.last_call_number = 0  # the number of its last call; the hub numbers the calls of all spokes
         self._waiters: deque[SlotWaiter] = deque()
-        self._reserved_slots = 0  # places that are given, with no ticket yet
+        self._reserved_slots = 0  # slots of calls that are not in `calls` yet
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
     def active_calls(self) -> int:
-        """How many slots are in use."""
+        """The number of slots in use."""
         return len(self.calls) + self._reserved_slots
 
     @property
@@ -79,8 +79,8 @@ class RemoteSpoke:
     def subcall_context(self, context: Context) -> Context:
         """Return the context for calls that the spoke makes while it serves a call.
 
-        For a call of its own owner it calls as the caller, limited to what its key may call. For a call of
-        another owner it calls as itself: nothing that belongs to the caller goes along, and both must be
+        In a call of its own owner it calls as the caller, limited to what its own key may call. In a call of
+        another owner it calls as itself: nothing that belongs to the caller is passed on, and both must be
         allowed to make the call.
         """
         itself = Identity(self.owner, self.key_id)
@@ -94,24 +94,24 @@ class RemoteSpoke:
         return replace(context, intermediaries=(*context.intermediaries, Intermediary(itself, context.agent)))
 
     def attach(self, connection: SpokeConnection, *, call_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Attach a connection. Calls that the spoke no longer has fail; return those that it has."""
+        """Use a new connection. Calls that are not in `call_ids` fail; return the ids of the others."""
         if self.connection is not None:
             self.detach(self.fail_calls)
         self.connection, self.leaving = connection, False
         self._stop_timers()
         resumed = [self.calls[id] for id in call_ids if id in self.calls and not self.calls[id].abandoned]
-        for ticket in [each for each in self.calls.values() if each not in resumed]:
-            self.finish_call(ticket, SpokeLost())
+        for call in [call for call in self.calls.values() if call not in resumed]:
+            self.finish_call(call, SpokeLost())
         self.assign_slots()
-        return tuple(ticket.id for ticket in resumed)
+        return tuple(call.id for call in resumed)
 
     def detach(self, on_expired: Callable[[], None]) -> None:
         """Handle a lost connection; `on_expired` is called if the spoke stays away for the grace period."""
-        line, self.connection = self.connection, None
-        for ticket in list(self.calls.values()):
-            unsent = line is not None and line.outbox.withdraw(ticket.id)
-            if unsent or ticket.abandoned or ticket.effect != "once" or not ticket.sent:
-                self.finish_call(ticket, SpokeLost(may_have_started=not unsent and ticket.sent))
+        connection, self.connection = self.connection, None
+        for call in list(self.calls.values()):
+            unsent = connection is not None and connection.outbox.withdraw(call.id)
+            if unsent or call.abandoned or call.effect != "once" or not call.sent:
+                self.finish_call(call, SpokeLost(may_have_started=not unsent and call.sent))
         loop = asyncio.get_running_loop()
         if self.leaving:
             on_expired()
@@ -122,9 +122,9 @@ class RemoteSpoke:
         ]
 
     def fail_calls(self) -> None:
-        """Fail all calls; it is not known whether they took effect."""
-        for ticket in list(self.calls.values()):
-            self.finish_call(ticket, SpokeLost())
+        """Fail all calls. It is not known whether they took effect."""
+        for call in list(self.calls.values()):
+            self.finish_call(call, SpokeLost())
 
     def close(self) -> None:
         """Fail the calls and waiters of a spoke that does not come back."""
@@ -142,22 +142,22 @@ class RemoteSpoke:
             self.assign_slots()
 
     def receive_reply(self, reply: ReplyFrame) -> None:
-        """Handle a reply; one to a call that is no longer waited for is ignored."""
-        ticket = self.calls.get(reply.id)
-        if ticket is not None:
-            self.finish_call(ticket, reply)
+        """Handle a reply; a reply to a call that has ended is ignored."""
+        call = self.calls.get(reply.id)
+        if call is not None:
+            self.finish_call(call, reply)
 
     def receive_progress(self, frame: ProgressFrame) -> None:
         """Report the progress of a call."""
-        ticket = self.calls.get(frame.id)
-        if ticket is not None and not ticket.abandoned:
-            ticket.context.progress(frame.value)
+        call = self.calls.get(frame.id)
+        if call is not None and not call.abandoned:
+            call.context.progress(frame.value)
 
     def receive_publish(self, frame: PublishFrame) -> None:
         """Publish an event in the session of a call, and in the answer that makes it.
 
-        Only for a call of the spoke's own owner: of another one's session the spoke is told nothing, and puts
-        nothing into it. What is refused is logged, once a call; the call continues.
+        Only for calls of the spoke's own owner: a spoke learns nothing of the sessions of other owners, and
+        puts nothing into them. The first refused event of a call is logged; the call continues.
         """
         call = self.calls.get(frame.id)
         if call is None or call.abandoned or call.context.identity.owner != self.owner:
@@ -184,8 +184,8 @@ class RemoteSpoke:
 
     def enqueue(self, waiter: SlotWaiter) -> None:
         """Let a call wait for a slot. Raises RateLimited if too many wait."""
-        while self._waiters and self._waiters[0].slot.done():
-            self._waiters.popleft()
+        if len(self._waiters) >= self.settings.queue:  # perhaps only with those that no longer wait
+            self._waiters = deque(other for other in self._waiters if not other.slot.done())
         if len(self._waiters) >= self.settings.queue:
             raise RateLimited(
                 f"the spoke {self.id!r} is busy, and {len(self._waiters)} calls wait for it already",
@@ -195,7 +195,7 @@ class RemoteSpoke:
         self._waiters.append(waiter)
 
     def assign_slots(self) -> None:
-        """Assign free slots to the calls that wait longest."""
+        """Assign free slots to the calls that have waited longest."""
         while self._waiters and self.available:
             waiter = self._waiters.popleft()
             if self in waiter.spokes and not waiter.slot.done():
@@ -206,32 +206,31 @@ class RemoteSpoke:
         """Run a call for which a slot was reserved. Cancelling it aborts the call at the spoke."""
         self._reserved_slots -= 1
         self.calls[call.id] = call
-        line = self.connection
-        if line is None:
+        connection = self.connection
+        if connection is None:
             self.finish_call(call, SpokeLost(may_have_started=False))
             return await call.outcome
         call.task_context.run(calling_spokes.set, (*calling_spokes.get(), self.id))
         try:
-            await line.outbox.send(call.to_frame(input), key=call.id)
+            await connection.outbox.send(call.to_frame(input), key=call.id)
             call.sent = True
             await asyncio.wait([call.outcome])
             return call.outcome.result()
         except asyncio.CancelledError:
-            await self._abort(call, line)
+            await self._abort(call, connection)
             raise
         except DragomanError:
             self.finish_call(call, SpokeLost(may_have_started=False))
             raise
         finally:
-            line.subcalls.cancel(call)
+            connection.subcalls.cancel(call)
 
     async def _abort(self, call: SpokeCall, connection: SpokeConnection) -> None:
-        """Abort a call and wait a moment for the reply; until then its slot stays in use."""
+        """Abort a call and wait up to `abort_wait` for the reply; until then its slot stays in use."""
         connection.subcalls.cancel(call)
         was_sent = call.sent and not connection.outbox.withdraw(call.id)
-        if (
-            not was_sent or self.connection is not connection
-        ):  # a spoke that is away learns of it on reconnect
+        # A spoke that is away learns of it when it reconnects.
+        if not was_sent or self.connection is not connection:
             self.finish_call(call, SpokeLost(may_have_started=was_sent))
         if call.outcome.done():
             return

@@ -32,7 +32,8 @@ class Subcalls:
         self._tasks: dict[str, tuple[asyncio.Task[None], SpokeCall]] = {}
 
     async def start(self, subcall: SubcallFrame, parent: SpokeCall | None) -> None:
-        """Start a call as a child of `parent`."""
+        """Start a call as a child of `parent`; wait while the spoke does not read the ends of others."""
+        await self._outbox.wait_for_urgent()
         if parent is None or parent.abandoned:
             await self._refuse(
                 subcall, CallError(f"the call {subcall.parent!r} has ended; it cannot make further calls")
@@ -40,11 +41,12 @@ class Subcalls:
         elif subcall.id in self._tasks:
             await self._refuse(subcall, CallError(f"the id {subcall.id!r} is in use by another call"))
         elif len(self._tasks) >= self._limit:
-            words = f"the spoke has {self._limit} calls under way at the hub already"
-            await self._refuse(subcall, RateLimited(words, retry_after=1.0))
+            message = f"the spoke already runs {self._limit} calls at the hub"
+            await self._refuse(subcall, RateLimited(message, retry_after=1.0))
         else:
-            made = self._run(subcall, parent)
-            task = asyncio.get_running_loop().create_task(made, context=parent.task_context.copy())
+            task = asyncio.get_running_loop().create_task(
+                self._run(subcall, parent), context=parent.task_context.copy()
+            )
             self._tasks[subcall.id] = (task, parent)
             task.add_done_callback(partial(self._task_done, subcall.id))
 
@@ -61,12 +63,12 @@ class Subcalls:
                 task.cancel("the call that made this one has ended")
 
     def _task_done(self, id: str, task: asyncio.Task[None]) -> None:
-        """Report a subcall that was stopped, perhaps before it began."""
+        """Tell the spoke that a subcall was stopped, perhaps before it started."""
         del self._tasks[id]
         if task.cancelled():
             self._outbox.send_urgent(AbortedFrame(id=id))
         elif error := task.exception():
-            log.error("the answer to a call of a spoke was not sent", exc_info=error)
+            log.error("the reply to a call of a spoke was not sent", exc_info=error)
 
     async def _refuse(self, subcall: SubcallFrame, error: CallError) -> None:
         failure = SpokeFailure(code=error.code, message=error.message, transient=error.transient)
