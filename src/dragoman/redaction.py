@@ -6,7 +6,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import is_
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -140,6 +140,22 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = redact_prefixes(text.replace(secret, MASK), secret)
     return LABELLED_KEY.sub(rf"\1{MASK}", KEY.sub(MASK, text))
+
+
+def redact_json(value: Any, secrets: Collection[str] = ()) -> Any:
+    """Redact all strings of a JSON value, including the names of fields.
+
+    This is done before encoding, so that the result stays valid JSON.
+    """
+    match value:
+        case str():
+            return redact(value, secrets)
+        case Mapping():
+            return {redact(str(name), secrets): redact_json(item, secrets) for name, item in value.items()}
+        case list() | tuple():
+            return [redact_json(item, secrets) for item in value]
+        case _:
+            return value
 
 
 def redact_log(text: str, secrets: Collection[str] = ()) -> str:

@@ -276,6 +276,7 @@ async def test_what_a_listener_receives_is_masked_as_well(transport: Transport) 
         ({}, {}),
         ({"a": "key-1", "b": 2, "c": None}, {"a": "***", "b": 2, "c": None}),
         ({"a": {"b": ["x key-1 y", {"c": "key-1"}]}}, {"a": {"b": ["x *** y", {"c": "***"}]}}),
+        ({"a": {"key-1": "unknown field"}}, {"a": {"***": "unknown field"}}),
     ],
 )
 def test_details_keep_their_shape(

@@ -10,7 +10,14 @@ from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest
-from dragoman.providers.scripted import Failure, ScriptedModel, Step
+from dragoman.providers.scripted import (
+    MAX_REQUESTS,
+    Failure,
+    Script,
+    ScriptedModel,
+    ScriptedProvider,
+    Step,
+)
 
 
 def request(text: str = "Hi") -> ModelRequest:
@@ -139,3 +146,12 @@ async def test_an_error_of_the_test_itself_is_not_hidden() -> None:
     with pytest.raises(KeyError):
         async with ScriptedModel(["never asked for"]):
             raise KeyError
+
+
+async def test_a_script_without_an_end_does_not_store_all_requests_of_a_hub() -> None:
+    provider = ScriptedProvider(Script([Step(text="Hi.")], play="turns"))
+    for number in range(MAX_REQUESTS + 2):
+        async for _ in provider.stream(request(str(number))):
+            pass
+    assert len(provider.requests) == MAX_REQUESTS
+    assert provider.requests[-1].messages[0].parts == (TextPart(str(MAX_REQUESTS + 1)),)

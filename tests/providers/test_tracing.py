@@ -303,6 +303,20 @@ async def test_a_failed_call_says_so_and_content_holds_what_went_in_and_out() ->
     assert (facts(bad)["error.type"], bad.status.description) == ("call_denied", "not with ***")
 
 
+async def test_a_key_that_is_the_name_of_a_field_is_on_no_span() -> None:
+    @operation("t", effect="read")
+    async def echo(value: dict[str, int]) -> dict[str, int]:
+        """Say it again."""
+        return value
+
+    seen = Seen(content=True)
+    async with Calls(Registry(echo), MemoryLedger(), settings=CallSettings(tracer=seen.tracing)) as calls:
+        await calls.call("t.echo", {"value": {KEY: 1}}, context=Context())
+    fields = facts(seen.only())
+    assert fields["gen_ai.tool.call.arguments"] == '{"value":{"***":1}}'
+    assert fields["gen_ai.tool.call.result"] == '{"***":1}'
+
+
 async def test_a_run_that_failed_is_marked() -> None:
     seen = Seen()
     with seen.tracing.run("helper", run_id="run_1", session_id="s") as run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.model_request import ModelRequest
-from dragoman.redaction import redact
+from dragoman.redaction import redact, redact_json
 from dragoman.wire.json_codec import mapping_enc_hook
 
 Batches: TypeAlias = Sequence[Sequence[e.Event]]
@@ -89,7 +89,7 @@ def read_cassettes(folder: Path) -> list[Cassette]:
 
 
 def normalise_request(request: ModelRequest, secrets: Collection[str]) -> Any:
-    """Return the request as JSON without secrets and without what differs from run to run (ids, metadata)."""
+    """Return the request as JSON, without secrets and without ids and metadata, which differ in each run."""
     messages = [
         msgspec.structs.replace(message, id=f"message-{number}", metadata=None)
         for number, message in enumerate(request.messages, 1)
@@ -101,7 +101,7 @@ def normalise_request(request: ModelRequest, secrets: Collection[str]) -> Any:
 
 
 def redact_answer(batches: Batches, secrets: Collection[str]) -> list[list[e.Event]]:
-    """Redact an answer. A block with a secret is merged into one delta: the secret may span several."""
+    """Redact an answer. The deltas of a block with a secret become one, since it may span several."""
     redacted = {key: redact(text, secrets) for key, text in _block_texts(batches).items()}
     changed = {key: redacted[key] for key, text in _block_texts(batches).items() if redacted[key] != text}
     answer: list[list[e.Event]] = []
@@ -110,19 +110,6 @@ def redact_answer(batches: Batches, secrets: Collection[str]) -> list[list[e.Eve
         if remaining := [event for event in events if event is not None]:
             answer.append(remaining)
     return answer
-
-
-def redact_json(value: Any, secrets: Collection[str]) -> Any:
-    """Redact all strings of a JSON value, including the keys of objects."""
-    match value:
-        case str():
-            return redact(value, secrets)
-        case Mapping():
-            return {redact(str(name), secrets): redact_json(item, secrets) for name, item in value.items()}
-        case list() | tuple():
-            return [redact_json(item, secrets) for item in value]
-        case _:
-            return value
 
 
 def _block_texts(batches: Batches) -> dict[tuple[str, str], str]:

@@ -1,4 +1,4 @@
-"""A provider that is reached over HTTP: key selection, retries, streaming and relaying for all families."""
+"""A provider over HTTP: key selection, retries, streaming and relaying for all families."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
 from dragoman.providers.tool_names import ToolNames
 from dragoman.providers.unknown_model import ModelList, read_model_names
-from dragoman.redaction import MIN_SECRET, redact
+from dragoman.redaction import MIN_SECRET, redact, redact_json
 from dragoman.wire.answer_decoder import AnswerDecoder
 from dragoman.wire.json_codec import encode_body, encode_large_body
 from dragoman.wire.multimodal_outputs import without_tool_files
@@ -37,7 +37,7 @@ from dragoman.wire.multimodal_outputs import without_tool_files
 log = logging.getLogger(__name__)
 MAX_ERROR_BYTES = 1024 * 1024
 MAX_LIST_BYTES = 8 * 1024 * 1024
-LIST_SECONDS = 2.0  # that a list of models may take: a client waits for its error meanwhile
+LIST_SECONDS = 2.0  # to wait for a list of models, while a client waits for its error
 BETA_HEADER = "anthropic-beta"
 MAX_DROPPED_FIELDS = 3  # rejected fields that one request may be retried without
 KEY_ERRORS = ("auth", "rate_limit", "overloaded")  # errors that another key may avoid
@@ -113,7 +113,7 @@ class RemoteProvider:
         return [*self._adapter.check(request), *self.rejected_options(request)]
 
     def rejected_options(self, request: ModelRequest) -> Sequence[str]:
-        """Return the options of a request that its model does not get, since it has rejected them."""
+        """Return the options of a request that are not sent, since its model has rejected them before."""
         return self._adapter.rejected_options(request)
 
     async def relay(
@@ -129,8 +129,8 @@ class RemoteProvider:
         """Send a body in the server's own protocol, and pass the response to `handle`.
 
         Each attempt calls both: `write_body` returns the body, of about `size` bytes; `handle` gets a
-        response that was not rejected, and raises errors that another attempt may avoid. `is_amended`: the
-        hub has put fields into the body, and the server may not know them. Raises ProviderError, with our
+        response with a status of success, and raises errors that another attempt may avoid. `is_amended`: the
+        hub has added fields to the body, which the server may not support. Raises ProviderError, with our
         keys redacted.
         """
         try:
@@ -149,7 +149,7 @@ class RemoteProvider:
     async def list_models(self) -> Sequence[str]:
         """Return the names of the server's models; () if it does not list them within two seconds.
 
-        The list is kept for a minute.
+        The list is cached for a minute.
         """
         return await self._models.get(self._fetch_models)
 
@@ -158,7 +158,7 @@ class RemoteProvider:
         return Model(self, name, options)
 
     async def close(self) -> None:
-        """Close the connections that it opened itself. Those of a caller's transport stay open."""
+        """Close the provider's own connections. Those of a transport that the caller owns stay open."""
         if isinstance(self._transport, LazyTransport):
             await self._transport.close()
 
@@ -255,7 +255,7 @@ class RemoteProvider:
     async def _send_request(self, request: ModelRequest, key: ProviderKey, *, size: int) -> Response:
         """Send a request, retrying without fields that the server rejects; return the accepted response.
 
-        A model that reads no images or files gets texts about those in results of tools, from then on.
+        Once a model has refused images and files, those in results of tools are replaced by texts about them.
         """
         drop: set[str] = set()
         if request.model in self._text_only_models:
@@ -287,7 +287,10 @@ class RemoteProvider:
             drop.add(field)
 
     async def probe(self) -> str | None:
-        """Ask the server for its models; return the `Date` of its answer. ProviderError if it refuses."""
+        """Request the server's models; return the `Date` header of the response.
+
+        Raises ProviderError if the server cannot be reached or refuses.
+        """
         lease = self.keys.acquire()
         try:
             async with await self._request_models(lease) as response:
@@ -327,7 +330,7 @@ class RemoteProvider:
         return (self._name_provider(error) if error.category == "auth" else error), body
 
     def _name_provider(self, error: ProviderError) -> ProviderError:
-        """Name the provider in its refusal of our key, so that nobody doubts their own key of the hub."""
+        """Name the provider in its refusal of our key, so that clients do not blame their key of the hub."""
         message = f"the provider {self.name} refused the hub's key for it: {error.message}"
         named = ProviderError(
             message,
@@ -392,14 +395,14 @@ class KeyAttempts(Generic[T]):
 
 
 def _with_message(details: Mapping[str, Any] | None, message: str) -> Mapping[str, Any] | None:
-    """The provider's error object with another message."""
+    """Return the provider's error object with another message."""
     if details is not None and isinstance(details.get("error"), Mapping):
         return {**details, "error": {**details["error"], "message": message}}
     return None if details is None else {**details, "message": message}
 
 
 def is_success(status: int) -> bool:
-    """Return whether a response has an answer. Proxies that change it use others than 200."""
+    """Return whether a response has an answer. Not only 200: proxies that modify it use other statuses."""
     return 200 <= status < 300
 
 
@@ -417,16 +420,5 @@ def redact_details(
     details: Mapping[str, object] | None, secrets: Sequence[str]
 ) -> Mapping[str, object] | None:
     """Redact all strings in a provider's error object."""
-    if details is None:
-        return None
-    return {name: _redact_value(value, secrets) for name, value in details.items()}
-
-
-def _redact_value(value: object, secrets: Sequence[str]) -> object:
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, Mapping):
-        return {name: _redact_value(item, secrets) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_redact_value(item, secrets) for item in value]
-    return value
+    redacted: Mapping[str, object] | None = None if details is None else redact_json(details, secrets)
+    return redacted

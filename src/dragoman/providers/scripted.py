@@ -29,6 +29,8 @@ from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.model import Model
 
+MAX_REQUESTS = 1_000  # stored by a provider whose script has no end
+
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tool call; an `input` that is a string is sent unchanged, valid JSON or not."""
@@ -77,7 +79,10 @@ def read_script(path: Path) -> Script:
 
 
 class ScriptedProvider:
-    """Plays a script. `requests` has all requests, so that a test can inspect them."""
+    """Plays a script. `requests` has the requests, so that a test can inspect them.
+
+    With `play: turns`, which has no end, these are the newest MAX_REQUESTS.
+    """
 
     family = "scripted"
 
@@ -85,17 +90,21 @@ class ScriptedProvider:
         self.name = name
         self.script = script if isinstance(script, Script) else Script(list(script))
         self.requests: list[ModelRequest] = []
+        self._count = 0
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[e.Event], None]:
         """Yield the next step's events, one batch per delta."""
-        step, key = self._next_step(request), len(self.requests)
+        step, key = self._next_step(request), self._count
+        self._count += 1
         self.requests.append(request)
+        if self.script.play == "turns":
+            del self.requests[:-MAX_REQUESTS]
         async with aclosing(play(step, request, key=key, name=self.name)) as answer:
             async for batch in answer:
                 yield batch
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: a script accepts everything."""
+        """See `Provider.check`. A script accepts everything."""
         return ()
 
     async def close(self) -> None:
@@ -135,7 +144,7 @@ async def play(
 
 
 def _turn_step(messages: Sequence[Message]) -> int:
-    """Return how many answers the current turn has.
+    """Return how many answers the current turn has, which is the index of the next step.
 
     In the hub these are the steps of the last message. Clients of the gateway send each answer as a message,
     followed by its calls' results; some of them (Claude Code) add reminders.

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
-from dragoman.redaction import redact
+from dragoman.redaction import redact_json
 from dragoman.wire.multimodal_outputs import without_files
 
 
@@ -65,19 +65,6 @@ class TracedOutput:
 def encode_attribute(value: Any, secrets: Collection[str] = ()) -> str:
     """Encode a value as JSON for an attribute, with secrets and key-like strings redacted."""
     return msgspec.json.encode(redact_json(value, secrets), enc_hook=str).decode()
-
-
-def redact_json(value: Any, secrets: Collection[str] = ()) -> Any:
-    """Redact each string of a JSON value; done before encoding, so that the result stays valid JSON."""
-    match value:
-        case str():
-            return redact(value, secrets)
-        case dict():
-            return {str(key): redact_json(item, secrets) for key, item in value.items()}
-        case list() | tuple():
-            return [redact_json(item, secrets) for item in value]
-        case _:
-            return value
 
 
 def _part(part: Part) -> Iterator[dict[str, Any]]:
