@@ -98,7 +98,7 @@ async def test_a_list_that_cannot_be_read_leaves_the_one_before_and_those_of_oth
         )
         assert await operations.poll()
         for kind in STRANGE:
-            operations.look("b")
+            operations.refresh("b")
             assert not await operations.poll(), kind
             assert [each.id for each in registry.list()] == ["stock.level"]
     assert "Traceback" not in caplog.text

@@ -126,7 +126,7 @@ async def test_a_host_with_another_token_than_its_row_is_an_error_of_calls_and_i
         refused = await call(caller, "stock.level", {"item": "tea"})
         assert refused["error"]["code"] == "host_unreachable", refused
         assert "hosts.url" in refused["error"]["hint"]
-        others_of(caller).look(None)
+        others_of(caller).refresh(None)
         await until(lambda: "changes of its spokes are not seen here" in caplog.text)
         hosts.execute(f"UPDATE hosts SET token = '{token}' {row}")
         assert (await call(caller, "stock.level", {"item": "tea"}))["result"]["count"] == 7

@@ -222,7 +222,7 @@ async def test_an_operation_is_unavailable_while_its_host_stops_and_its_spoke_is
         await leaving.hub.stop()
         others = other.hub.external.spoke_server.operations.other_hosts
         assert others is not None
-        others.look(None)
+        others.refresh(None)
         assert await others.poll()
         refused = await call(other, "stock.level", {"item": "tea"})
     assert (refused["error"]["code"], refused["error"]["transient"]) == ("unavailable", True), refused

@@ -84,7 +84,7 @@ async def test_operations_of_another_host_stay_in_the_registry_while_its_list_ch
             registry := Registry(), client, hosts=store.hosts, own_id="a", shared_budgets=budgets_of(store)
         )
         assert await operations.poll()
-        operations.look("b")
+        operations.refresh("b")
         async with never_without(registry, "stock", NAMES):
             assert await operations.poll()
         assert {(each.name, each.description) for each in registry.list("stock")} == {

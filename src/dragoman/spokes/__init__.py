@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dragoman.spokes.client.spoke import Capacity, Spoke
-else:  # a hub needs the other end only
+else:  # loaded late, since a hub needs only its own end
     from dragoman.lazy_imports import lazy_names
 
     __getattr__ = lazy_names(__name__, {"Capacity": "client.spoke", "Spoke": "client.spoke"})

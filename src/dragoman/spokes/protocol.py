@@ -118,8 +118,9 @@ class RefusedOperation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 class HelloFrame(SpokeFrame, frozen=True, kw_only=True, tag="hello"):
     """Spoke, first message. `token` is for spokes that cannot set a header.
 
-    `calls` are those that it was handed earlier and still works at or has a result for. `window` is how many
-    calls it takes at a time, `message` the most bytes of one message; above the hub's `frame` it takes parts.
+    `calls` are calls of an earlier connection that still run or have a result. `window` is how many calls it
+    runs at a time, `message` the bytes of the longest message that it accepts; messages above the hub's
+    `frame` come in parts.
     """
 
     protocol: int
@@ -136,9 +137,9 @@ class HelloFrame(SpokeFrame, frozen=True, kw_only=True, tag="hello"):
 
 
 class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
-    """Hub, reply to a hello: the limits. `waiting` are those of the spoke's `calls` that still matter.
+    """Hub, reply to a hello: the limits. `waiting` are those of the spoke's `calls` that the hub waits for.
 
-    Sizes are in bytes, times in seconds. `publishes`: the hub takes `publish` frames.
+    Sizes are in bytes, times in seconds. `publishes`: the hub accepts `publish` frames.
     """
 
     protocol: int
@@ -159,7 +160,7 @@ class RefusedFrame(SpokeFrame, frozen=True, kw_only=True, tag="refused"):
 
 
 class RegisterFrame(SpokeFrame, frozen=True, kw_only=True, tag="register"):
-    """Spoke: operations that it serves from now on; with `all` only these. The reply has its `id`."""
+    """Spoke: operations that it serves from now on; with `all` only these. The reply has the same `id`."""
 
     id: Id
     operations: tuple[OperationOffer, ...] = ()
@@ -183,7 +184,7 @@ class RegisteredFrame(SpokeFrame, frozen=True, kw_only=True, tag="registered"):
 class CallFrame(SpokeFrame, frozen=True, kw_only=True, tag="call"):
     """Hub: run this operation. `remaining` are the seconds until the deadline, None without one.
 
-    The same `idempotency_key` says: the same call once more. `call_id` is the call in the hub's call tree.
+    A frame with the same `idempotency_key` is the same call again. `call_id` is the call in the hub's ledger.
     """
 
     id: Id
@@ -346,7 +347,7 @@ def frame_size(frame: SpokeFrame) -> int:
 
 
 def value_size(value: Any) -> int:
-    """Return about how many bytes a value has, which may be encoded."""
+    """Return about how many bytes a value has; it may be encoded already."""
     return len(bytes(value)) if isinstance(value, msgspec.Raw) else measure(value)
 
 
@@ -389,7 +390,7 @@ def check_version(text: str | bytes) -> None:
 
 
 def error_from_failure(failure: SpokeFailure) -> CallError | InvalidInput:
-    """Return the error for a failure that the other side reports, with its texts sanitized."""
+    """Return the error for a failure from the other side, with its texts sanitized."""
     message = sanitize_text(failure.message, MAX_MESSAGE_LENGTH) or "the call failed without a message"
     hint = sanitize_text(failure.hint, MAX_MESSAGE_LENGTH) if failure.hint else None
     if failure.code == InvalidInput.code:
@@ -424,7 +425,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], text: str | bytes) -> Any:
 
 
 def _cut_part(text: str | bytes) -> PartFrame | None:
-    """Return a part whose text begins or ends inside a surrogate pair, with its half of the pair."""
+    """Decode a part that was cut inside a surrogate pair, as half of the pair; None for anything else."""
     if mend_json(text) is None:
         return None
     try:

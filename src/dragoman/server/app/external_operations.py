@@ -102,7 +102,7 @@ class ExternalOperations:
                 shared_budgets=shared_budgets,
                 grace=self._config.spokes.grace,
             )
-            self._store.signals.subscribe("spokes", others.look)
+            self._store.signals.subscribe("spokes", others.refresh)
             self.spoke_server.operations.other_hosts = others
             await others.try_poll()
             self._is_shared.set()

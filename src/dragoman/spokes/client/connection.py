@@ -41,9 +41,9 @@ from dragoman.spokes.send_queue import FrameSizes, Outbox, PartJoiner
 
 log = logging.getLogger(__name__)
 
-OUTBOX_LIMIT = 4_000_000
-MESSAGE_LIMIT = 32_000_000
-CLOSE_SECONDS = 2.0
+OUTBOX_LIMIT = 4_000_000  # characters that wait to be sent
+MESSAGE_LIMIT = 32_000_000  # bytes of a message
+CLOSE_SECONDS = 2.0  # that closing waits for the last frames to be sent
 
 
 class PendingSubcall(NamedTuple):
@@ -54,7 +54,7 @@ class PendingSubcall(NamedTuple):
 
 
 class HubConnection:
-    """One connection, from its welcome on."""
+    """One connection after its handshake."""
 
     def __init__(self, socket: ClientConnection, welcome: WelcomeFrame, *, job_runner: JobRunner) -> None:
         self.welcome = welcome
@@ -74,7 +74,7 @@ class HubConnection:
     async def run(self, on_registered: Callable[[RegisteredFrame], None]) -> None:
         """Serve calls until the connection ends, for whatever reason.
 
-        `on_registered` is called with the hub's replies to registrations; what it raises is raised here.
+        `on_registered` is called with the hub's replies to registrations; its exceptions are raised here.
         """
         self._on_registered = on_registered
         parts = (self._read(), self._send_changes(), self._outbox.run(), self._heartbeat())
@@ -88,7 +88,7 @@ class HubConnection:
         self._outbox.close()
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing more, end what there is within so many seconds, and close."""
+        """Accept no more calls, wait up to `seconds` for the running ones, and close."""
         self._outbox.send_urgent(ByeFrame())
         await self._job_runner.drain(seconds)
         try:
@@ -96,14 +96,17 @@ class HubConnection:
                 await self._outbox.idle.wait()
                 await self._socket.close(NORMAL_CLOSURE)
         except TimeoutError:
-            log.info("the hub did not take the last answers")
+            log.info("the last replies could not be sent to the hub in time")
 
     def send_change(self, change: SpokeFrame) -> None:
-        """Tell the hub of operations that come or go."""
+        """Send the hub a registration or its removal, after those that wait."""
         self._changes.put_nowait(change)
 
     async def call_hub(self, operation: str, input: Any, *, parent: str, report: ProgressCallback) -> Any:
-        """The result of an operation of the hub, called below a call of the hub's that runs here."""
+        """Call an operation of the hub and return its result. `parent` is the id of the call that does so.
+
+        Raises the hub's error, CallUncertain when the connection is lost, Unavailable without a connection.
+        """
         if self._closed:
             raise Unavailable(f"{operation} was not called: the hub cannot be reached now")
         id = f"s{next(self._numbers)}"
@@ -132,7 +135,7 @@ class HubConnection:
             change = await self._changes.get()
             try:
                 await self._outbox.send(change)
-            except TooLarge as error:  # as for a call: the connection and its other operations go on
+            except TooLarge as error:  # the connection and its other operations go on
                 log.error("operations cannot be registered: %s", error.message)
 
     async def _read(self) -> None:
@@ -148,7 +151,7 @@ class HubConnection:
             log.warning("the hub sent an invalid frame: %s", error.message)
 
     async def _join(self, part: PartFrame) -> FrameFromHub | None:
-        """Return the message whose last part this is; None before that."""
+        """Return the message that this part completes, or None."""
         whole = self._joiner.add(part)
         return None if whole is None else await offload(len(whole), partial(decode_from_hub, whole))
 
@@ -181,10 +184,10 @@ class HubConnection:
                 raise WireError(f"a hub does not send {frame.__struct_config__.tag!r} here")
 
     async def _heartbeat(self) -> None:
-        """Ping the hub, in the order of the replies, so that its pong confirms those."""
+        """Ping the hub in order with the replies, so that a pong confirms those before its ping."""
         loop = asyncio.get_running_loop()
         while self._last_frame_at + self.welcome.timeout > loop.time():
-            # A newer one in the place of one that waits would confirm the replies behind it.
+            # A ping that replaces a waiting one would confirm replies that are sent after it.
             if not self._outbox.is_waiting("ping"):
                 await self._outbox.send(PingFrame(n=self._job_runner.sent_count), key="ping")
             await asyncio.sleep(self.welcome.heartbeat)
@@ -198,7 +201,7 @@ class HubConnection:
 
 
 def reply_result(operation: str, reply: ReplyFrame | None) -> Any:
-    """Return the result of a reply, or raise its error."""
+    """Return the result of a reply, or raise its error; CallUncertain for None."""
     match reply:
         case ResultFrame(result=result):
             return result

@@ -1,4 +1,4 @@
-"""What the operations of a spoke publish: events of the session of the call, which only the hub knows."""
+"""Events that operations of a spoke publish in the session of their call, which only the hub knows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dragoman.spokes.client.jobs import JobRunner, current_job
 
 
 class SpokeEvents:
-    """Sends events to the hub. It is the `CallEvents` of a spoke."""
+    """Sends events to the hub. It implements `CallEvents` for a spoke."""
 
     def __init__(self) -> None:
         self.job_runner: JobRunner | None = None
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     def call_started(self, record: CallRecord) -> None:
-        """See `CallEvents`: the hub tells of its calls itself."""
+        """See `CallEvents`. Nothing to send: the hub publishes the start and end of its calls itself."""
 
     def call_ended(self, record: CallRecord, completion: CallCompletion) -> None:
         """See `CallEvents`."""

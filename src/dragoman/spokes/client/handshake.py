@@ -32,7 +32,7 @@ async def handshake(socket: ClientConnection, hello: HelloFrame) -> WelcomeFrame
         case RefusedFrame(error=failure):
             raise refusal(failure.code, failure.message, hint=failure.hint)
         case _:
-            raise WireError("what answers there does not speak the spoke protocol")
+            raise WireError("the server at this address does not speak the spoke protocol")
 
 
 def refusal(code: str, message: str, *, hint: str | None = None) -> DragomanError:

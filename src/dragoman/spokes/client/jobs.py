@@ -34,7 +34,7 @@ from dragoman.spokes.protocol import (
 )
 from dragoman.spokes.send_queue import Outbox
 
-# ---- Kept results: the newest ones by key, within a number and a size.
+# ---- A cache of results.
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -77,17 +77,17 @@ class BoundedCache(Generic[K, V]):
 
 log = logging.getLogger(__name__)
 
-MAX_RESULTS = 2_000
-MAX_UNCONFIRMED = 1_000
-MAX_BYTES = 16_000_000
-MAX_PARTS = 20  # data parts that a call puts into the answer, by name
-ORPHAN_SECONDS = 1.0  # how long a call that nobody waits for may be asked for again
+MAX_RESULTS = 2_000  # results by idempotency key
+MAX_UNCONFIRMED = 1_000  # replies that the hub has not confirmed
+MAX_BYTES = 16_000_000  # of the results, and of the replies
+MAX_PARTS = 20  # names of data parts that a call puts into the answer
+ORPHAN_SECONDS = 1.0  # that a call runs on although the hub no longer waits for it: it may be repeated
 JobKey: TypeAlias = tuple[str, str, str]
 FinalFrame: TypeAlias = ResultFrame | ErrorFrame
 
 
 class SentReply(NamedTuple):
-    """A reply; `sequence` numbers the replies in the order in which they were sent.
+    """A reply. `sequence` numbers replies in the order of sending; it is infinite before that.
 
     `parts` are the data parts that its call has put into the answer, the newest of each name.
     """
@@ -120,14 +120,15 @@ class Job:
 
 
 current_job: ContextVar[Job] = ContextVar("dragoman_spoke_job")
-"""The job that runs here."""
+"""The job that the current task serves."""
 
 
 class JobRunner:
     """Runs the calls of the hub and makes sure that the replies arrive.
 
-    A call with an idempotency key that was served lately gets the same result, without running again. An
-    answer is kept until the hub has surely got it, and sent once more over the next connection.
+    A call whose idempotency key was served lately gets the same result without running again. A reply is
+    stored until the hub has confirmed it, and is sent again over the next connection. `limit` is how many
+    calls may run at a time.
     """
 
     def __init__(self, calls: Calls, registry: Registry, *, limit: int) -> None:
@@ -149,7 +150,7 @@ class JobRunner:
 
     @property
     def sent_count(self) -> int:
-        """How many replies have been sent."""
+        """The number of replies that were sent."""
         return self._sent_count
 
     def open_call_ids(self) -> tuple[str, ...]:
@@ -157,7 +158,10 @@ class JobRunner:
         return tuple(dict.fromkeys([*self._jobs, *self._unconfirmed.keys()]))
 
     async def connect(self, outbox: Outbox, waiting: tuple[str, ...], *, hub_publishes: bool) -> None:
-        """Use a new connection; `waiting` are the open calls that the hub still waits for."""
+        """Use a new connection. `waiting` are the ids of open calls that the hub still waits for.
+
+        `hub_publishes`: it accepts `publish` frames.
+        """
         self._outbox, self._hub_publishes = outbox, hub_publishes
         if hub_publishes:
             for job in [job for id, job in self._jobs.items() if id in waiting]:
@@ -175,7 +179,7 @@ class JobRunner:
                 self._unconfirmed.discard(id)
 
     def disconnect(self) -> None:
-        """The connection is closed; running jobs continue."""
+        """Forget the connection, which is closed; running jobs continue."""
         self._outbox = None
 
     def confirm(self, count: int) -> None:
@@ -186,26 +190,26 @@ class JobRunner:
                 self._unconfirmed.discard(id)
 
     def start(self, call: CallFrame) -> None:
-        """Start a call."""
+        """Start a call, or let one with the same key that still runs answer it."""
         key = (call.operation, call.owner, call.idempotency_key)
-        same = self._by_key.get(key)
-        if same is not None and not same.stopped:
-            self._jobs.pop(same.id, None)
-            same.id = call.id
-            self._jobs[call.id] = same
+        current = self._by_key.get(key)
+        if current is not None and not current.stopped:
+            self._jobs.pop(current.id, None)
+            current.id = call.id
+            self._jobs[call.id] = current
             return
-        made = Job(call, key, previous=same)
-        self._jobs[call.id] = made
-        self._by_key[key] = made
-        made.task = asyncio.create_task(self._serve(made))
-        self._tasks.add(made.task)
-        made.task.add_done_callback(partial(self._task_done, made))
+        job = Job(call, key, previous=current)
+        self._jobs[call.id] = job
+        self._by_key[key] = job
+        job.task = asyncio.create_task(self._serve(job))
+        self._tasks.add(job.task)
+        job.task.add_done_callback(partial(self._task_done, job))
 
     def abort(self, id: str) -> None:
         """Stop a call; the hub is told when it has stopped."""
-        found = self._jobs.get(id)
-        if found is not None:
-            found.stop()
+        job = self._jobs.get(id)
+        if job is not None:
+            job.stop()
         elif self._outbox is not None and self._unconfirmed.get(id) is None:
             self._outbox.send_urgent(AbortedFrame(id=id), key=f"aborted {id}")
 
@@ -227,9 +231,9 @@ class JobRunner:
 
     def _stop_all(self, ids: set[str]) -> None:
         for id in ids:
-            found = self._jobs.get(id)
-            if found is not None:
-                found.stop()
+            job = self._jobs.get(id)
+            if job is not None:
+                job.stop()
 
     async def _serve(self, job: Job) -> None:
         current_job.set(job)
@@ -251,9 +255,9 @@ class JobRunner:
             )
 
     async def _result_or_failure(self, job: Job) -> msgspec.Raw | SpokeFailure:
-        earlier = self._results.get(job.key)
-        if earlier is not None:
-            return earlier
+        result = self._results.get(job.key)
+        if result is not None:
+            return result
         try:
             outcome = await self._run(job)
         except Exception as error:
@@ -293,11 +297,11 @@ class JobRunner:
         )
 
     def _find_operation(self, id: str) -> Operation:
-        """Return the operation to run. The hub has checked it already: no approval is asked."""
-        found = self._registry.get(id)
-        if found.id.lower() != id.lower():
+        """Return the operation to run, without its approval: the hub has asked for that already."""
+        operation = self._registry.get(id)
+        if operation.id.lower() != id.lower():
             raise NotFound(f"this spoke does not serve {id!r}")
-        return replace(found, approval=False) if found.approval else found
+        return replace(operation, approval=False) if operation.approval else operation
 
     def _send_progress(self, job: Job, value: object) -> None:
         if self._outbox is None:
@@ -313,7 +317,7 @@ class JobRunner:
         Raises TooLarge, RateLimited, and Unavailable for an event while the hub cannot be reached.
         """
         if not self._hub_publishes:
-            log.debug("the hub takes no events of spokes: it is of an earlier version")
+            log.debug("the hub has an earlier version, which does not accept events of spokes")
             return
         frame = PublishFrame(id=job.id, name=name, data=data, in_answer=in_answer)
         if in_answer:
@@ -326,14 +330,14 @@ class JobRunner:
             raise Unavailable(f"the event {name!r} was not published: the hub cannot be reached now")
 
     def _task_done(self, job: Job, task: asyncio.Task[None]) -> None:
-        """Report a job that was stopped, perhaps before it began."""
+        """Tell the hub that a job was stopped, perhaps before it started."""
         self._tasks.discard(task)
         self._forget_job(job)
         if task.cancelled():
             if self._outbox is not None:
                 self._outbox.send_urgent(AbortedFrame(id=job.id), key=f"aborted {job.id}")
         elif error := task.exception():
-            log.error("the answer to %s was not sent", job.call.operation, exc_info=error)
+            log.error("the reply to a call of %s was not sent", job.call.operation, exc_info=error)
 
     def _forget_job(self, job: Job) -> None:
         self._jobs.pop(job.id, None)
@@ -352,12 +356,12 @@ class JobRunner:
             reply = ErrorFrame(id=reply.id, error=SpokeFailure.from_call_failure(to_failure(error)))
             await outbox.send(reply)
         self._sent_count += 1
-        if outbox is self._outbox:  # else it is asked for anew
+        if outbox is self._outbox:  # otherwise the next connection sends it again
             sent = SentReply(self._sent_count, reply, size, parts)
             self._unconfirmed.put(reply.id, sent, size=size)
 
 
 async def send_parts(outbox: Outbox, parts: Sequence[PublishFrame], *, call_id: str) -> None:
-    """Send the data parts of a call once more, over a new connection."""
+    """Send the data parts of a call again, over a new connection."""
     for part in parts:
         await outbox.send(replace(part, id=call_id, again=True))

@@ -38,13 +38,13 @@ from dragoman.spokes.protocol import (
     UnregisterFrame,
 )
 
-# ---- Reach: a spoke's own operations, and behind them those of the hub.
+# ---- The operations that a spoke's operation can call.
 
 HubOperation: TypeAlias = Callable[[str], OperationFunction]
 
 
 class HubBackedRegistry(Registry):
-    """The operations that a spoke's operation can call: its own, and by any other id those of the hub."""
+    """The spoke's own operations, and for every other id an operation that calls the hub."""
 
     def __init__(self, own: Registry, hub_operation: HubOperation) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class HubBackedRegistry(Registry):
     def get(self, id: str, *, allow: OperationFilter | None = None, owner: str | None = None) -> Operation:
         """Return the operation of this id. Raises NotFound.
 
-        One of its own that wants an approval is called by way of the hub, which asks for it.
+        An own operation that needs an approval is called through the hub, which asks for it.
         """
         try:
             own = self._own.get(id, allow=allow, owner=owner)
@@ -79,15 +79,15 @@ class HubBackedRegistry(Registry):
 
 log = logging.getLogger(__name__)
 
-LEDGER_CALLS = 100  # calls that the spoke's own ledger holds
-ALL_OPERATIONS = "all"
-NO_REPEAT_LIMIT = 1_000_000_000  # who calls again what failed is the hub's to notice
+LEDGER_CALLS = 100  # calls in the spoke's own ledger
+ALL_OPERATIONS = "all"  # the id of the first registration of a connection
+NO_REPEAT_LIMIT = 1_000_000_000  # the hub notices repeated failures of a caller
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a spoke takes: `window` calls at a time, those of sync functions in `threads` threads.
+    """How many calls a spoke runs: `window` at a time, those of sync functions in `threads` threads.
 
-    `drain`: how many seconds the calls under way get to end when the spoke is closed.
+    `drain`: seconds that running calls get to finish when the spoke is closed.
     """
 
     window: int = 256
@@ -116,15 +116,14 @@ class RegistryChanges:
 
 
 class Spoke(ReconnectingClient):
-    """Serves the operations of a registry to a hub, over as many connections as it takes.
+    """Serves the operations of a registry to a hub. It reconnects as often as needed.
 
         async with Spoke(registry, hub="http://127.0.0.1:8000", key=key):
             ...  # the hub has the operations
 
-    or `await Spoke(...).run()`, which serves until close() is called. Operations that are added to the
-    registry or removed from it meanwhile are so at the hub. `id` names this process: one that comes back with
-    the same id takes the place of the one before. `name` is what the hub shows as the source; spokes that
-    offer the same operations share the calls.
+    or `await Spoke(...).run()`, which serves until close() is called. The hub follows later changes of the
+    registry. `id` names this process: a spoke with the same id replaces the earlier one. `name` is the source
+    that the hub shows; spokes that offer the same operations share the calls.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class Spoke(ReconnectingClient):
         self.name = name or id or "spoke"
         self.id = id or f"{self.name}-{secrets.token_hex(4)}"
         self.refused: Mapping[str, SpokeFailure] = {}
-        """The operations that the hub did not take, and why."""
+        """The operations that the hub has refused, and why."""
         self._registry = registry
         self._key = key or None
         self._capacity = capacity
@@ -189,14 +188,14 @@ class Spoke(ReconnectingClient):
             self._grace_timer = asyncio.get_running_loop().call_later(grace, job_runner.stop_all)
         finally:
             self._connection = None
-            # 1000 says that the spoke does not come back, and its calls would fail at once.
+            # 1000 means that the spoke does not come back: the hub fails its calls at once.
             stays_away = self._closing.is_set() or is_task_cancelled()
             await socket.close(NORMAL_CLOSURE if stays_away else HEARTBEAT_TIMEOUT)
         if session.bye is not None and not session.bye.again:
             raise refusal(session.bye.code, f"the hub closed the connection: {session.bye.message}")
 
     async def _serve(self, connection: HubConnection) -> None:
-        offers = tuple(OperationOffer.from_operation(each) for each in self._registry.list())
+        offers = tuple(OperationOffer.from_operation(operation) for operation in self._registry.list())
         connection.send_change(RegisterFrame(id=ALL_OPERATIONS, operations=offers, all=True))
         self._connection = connection
         end = partial(connection.drain, self._capacity.drain)
@@ -204,28 +203,26 @@ class Spoke(ReconnectingClient):
 
     def _on_registered(self, registered: RegisteredFrame) -> None:
         """Handle the result of a registration. The first one must have registered something."""
-        refused = {each.operation: each.error for each in registered.refused}
+        refused = {refusal.operation: refusal.error for refusal in registered.refused}
         earlier = {} if registered.id == ALL_OPERATIONS else self.refused
         self.refused = {**earlier, **refused}
         for id, error in refused.items():
-            log.warning("the hub does not take %s: %s", id, error.message)
+            log.warning("the hub refuses the operation %s: %s", id, error.message)
         if not registered.operations and refused and not self._ready.is_set():
             first = next(iter(refused.values()))
             raise refusal(first.code, first.message, hint=first.hint)
         self._ready.set()
 
     def _hub_run(self, operation: str) -> OperationFunction:
-        """Return a function that runs an operation of the hub for one that runs here."""
+        """Return a function that calls an operation of the hub, below the call that the hub made here."""
 
         async def run(input: Any, context: Context) -> Any:
-            running = current_job.get(None)
-            if running is None:
+            job = current_job.get(None)
+            if job is None:
                 raise CallError(f"{operation} is the hub's: only a call that came from there can call it")
             if self._connection is None:
                 raise Unavailable(f"{operation} was not called: the hub cannot be reached now")
-            return await self._connection.call_hub(
-                operation, input, parent=running.id, report=context.progress
-            )
+            return await self._connection.call_hub(operation, input, parent=job.id, report=context.progress)
 
         return run
 

@@ -1,7 +1,7 @@
-"""Frames of a spoke that cannot be used: what stands for them, and how many a connection may send.
+"""Frames of a spoke that cannot be used: what replaces them, and how many a connection may send.
 
-One bad frame is the failure of the call that it answers. It does not end the connection, since that would end
-the calls of everybody else too.
+A bad frame fails the call that it answers. It does not end the connection, since that would end the calls of
+everybody else, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dragoman.spokes.protocol import (
 log = logging.getLogger(__name__)
 
 MAX_SCHEMA_DEPTH = 64
-SEARCH_CHARS = 400  # at either end of a frame, in which its type and id are looked for
+SEARCH_CHARS = 400  # characters at either end of a frame in which its type and id are searched
 MAX_ID_CHARS = 128
 REASON_CHARS = 300
 TYPE_PATTERN = re.compile(r'"type"\s*:\s*"(\w{1,20})"')
@@ -43,13 +43,14 @@ class PartialRegister(RegisterFrame, frozen=True, kw_only=True, tag="register"):
 
 
 class SubcallError(ErrorFrame, frozen=True, kw_only=True, tag="error"):
-    """The answer to a subcall that cannot be read; it goes to the spoke."""
+    """The reply to a subcall that cannot be read. Unlike other errors it is sent back to the spoke."""
 
 
 def replacement(text: str, error: DragomanError) -> ErrorFrame | PartialRegister | None:
-    """Return the frame that stands for an unusable one, from its text or its start; None if it names no call.
+    """Return the frame that replaces an unusable one, found by its text or the ends of it.
 
-    It is the error of the call that it answers, the error of a subcall, or what is usable of a registration.
+    It is an error for the call that the frame answers, an error for a subcall, or the usable operations of a
+    registration; None for a frame that names no call.
     """
     value = decode_loosely(text)
     type, id = identify(value, text)
@@ -70,7 +71,7 @@ def replacement(text: str, error: DragomanError) -> ErrorFrame | PartialRegister
 
 
 def decode_loosely(text: str) -> Any:
-    """Return the JSON value, without what is nested too deeply; None if it is not JSON."""
+    """Return the JSON value, cut where it is nested too deeply; None if it is not JSON."""
     try:
         try:
             return decode_json(text)
@@ -93,7 +94,7 @@ def identify(value: Any, text: str) -> tuple[str | None, str | None]:
 
 
 def both_ends(text: str) -> str:
-    """Return the ends of a text that is too long to be read, in which its type and id are looked for."""
+    """Return the ends of a text that is too long to be decoded, in which its type and id are searched."""
     return f"{text[:SEARCH_CHARS]} … {text[-SEARCH_CHARS:]}"
 
 
@@ -114,14 +115,14 @@ def usable_registration(id: str, value: dict[str, Any]) -> PartialRegister:
 
 
 def offer_name(item: Any) -> str:
-    """Return the name of an unreadable operation as well as it can be told."""
+    """Return the name of an unreadable operation as far as it has one."""
     if not isinstance(item, dict):
         return "?"
     return sanitize_text(f"{item.get('namespace', '?')}.{item.get('name', '?')}", 200)
 
 
 class BadFrameLog:
-    """Logs the bad frames of a connection, and raises WireError when there are too many in a minute."""
+    """Logs the bad frames of a connection. `add` raises WireError after more than `limit` in a minute."""
 
     def __init__(self, limit: int, *, sender: str = "a spoke") -> None:
         self._limit = limit
@@ -141,7 +142,7 @@ class BadFrameLog:
 
 
 class FramePacer:
-    """Slows reading down to a rate, so that a spoke that floods its connection costs little."""
+    """Slows reading down to a rate of frames, so that a flooded connection costs little."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second
@@ -149,7 +150,7 @@ class FramePacer:
         self._filled_at = asyncio.get_running_loop().time()
 
     async def wait(self) -> None:
-        """Count a frame; wait while there are more than the rate allows."""
+        """Count a frame, and wait until the rate allows it."""
         now = asyncio.get_running_loop().time()
         gained = (now - self._filled_at) * self._per_second
         self._tokens, self._filled_at = min(self._per_second, self._tokens + gained) - 1, now

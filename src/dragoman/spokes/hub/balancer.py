@@ -20,7 +20,7 @@ CHANGED_HINT = "look at the operation again before you call it"
 
 
 class CompiledOffer:
-    """An offer with its schemas compiled; it may be made in a thread. Raises ConfigError."""
+    """An offer with its schemas compiled. May be constructed in a thread. Raises ConfigError."""
 
     def __init__(self, offer: OperationOffer) -> None:
         self.offer = offer
@@ -40,15 +40,15 @@ class CompiledOffer:
 
 
 async def not_bound(_: Any, context: Context) -> Any:
-    """Stand for the function of an operation that nobody serves yet."""
+    """The function of an operation before it is bound to the spokes that serve it."""
     raise Unavailable(f"no spoke serves the call {context.call_id}")
 
 
 class SpokeBalancer:
     """Runs an operation at one of its owner's spokes that offer it.
 
-    `is_shared`: callers of all owners may use it; else only those of its own. `effect` is what a repeated
-    call does, as the configuration or else the offer says; `effect_claimed` as in `Operation`.
+    `is_shared`: callers of all owners may use it, else only its own owner. `effect` is that of the
+    configuration, else of the offer; `effect_claimed` as in `Operation`.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class SpokeBalancer:
 
     @property
     def offer(self) -> OperationOffer:
-        """The offer that is served."""
+        """The current offer."""
         return self.compiled.offer
 
     @property
     def terms(self) -> tuple[bool, Effect, bool]:
-        """What the configuration says of the operation."""
+        """Who may call the operation, its effect, and whether that is only claimed."""
         return self.is_shared, self.effect, self.effect_claimed
 
     def add_spoke(self, spoke: RemoteSpoke) -> None:
@@ -87,7 +87,7 @@ class SpokeBalancer:
             waiter.remove_spoke(spoke)
 
     def operation(self) -> Operation:
-        """Return the operation of the hub."""
+        """Return the operation for the hub's registry."""
         return replace(
             self.compiled.operation,
             run=partial(self._run_offer, offer=self.offer),
@@ -99,7 +99,7 @@ class SpokeBalancer:
         )
 
     async def _run_offer(self, input: Mapping[str, Any], context: Context, *, offer: OperationOffer) -> Any:
-        """Run the operation as it was offered; raises Unavailable once it is offered differently."""
+        """Run the operation. Raises Unavailable once the spokes offer another definition than `offer`."""
         if offer is not self.offer:
             raise Unavailable(
                 f"{offer.id} was not called: its spoke has changed its definition since", hint=CHANGED_HINT
@@ -109,33 +109,33 @@ class SpokeBalancer:
     async def run(self, input: Mapping[str, Any], context: Context) -> Any:
         """Return the result of a call. Raises Unavailable, CallUncertain, or the spoke's error.
 
-        When the spoke goes away, a call that it cannot have begun, or that may be repeated, is handed on.
+        When the spoke goes away, a call that it cannot have started, or that may be repeated, is handed on.
         """
-        begun = 0
+        started = 0
         while True:
             remote = await self._reserve_spoke()
-            ticket = SpokeCall(
+            call = SpokeCall(
                 self.offer.id,
                 self.effect,
                 context=context,
                 subcall_context=remote.subcall_context(context),
             )
-            came = await remote.run_call(ticket, input)
-            if isinstance(came, ResultFrame | ErrorFrame) and came.cost:
-                context.spend(came.cost)
-            if isinstance(came, ResultFrame):
-                return came.result
-            if not isinstance(came, SpokeLost):
-                raise ticket.error_from_reply(came)
-            begun += came.may_have_started
-            if came.may_have_started and self.effect == "once":
+            outcome = await remote.run_call(call, input)
+            if isinstance(outcome, ResultFrame | ErrorFrame) and outcome.cost:
+                context.spend(outcome.cost)
+            if isinstance(outcome, ResultFrame):
+                return outcome.result
+            if not isinstance(outcome, SpokeLost):
+                raise call.error_from_reply(outcome)
+            started += outcome.may_have_started
+            if outcome.may_have_started and self.effect == "once":
                 raise CallUncertain(
                     f"the spoke {remote.id!r} went away while it ran {self.offer.id}; it is not known whether"
                     " it took effect",
                     hint="look at what it would have changed before you call it again",
                 )
-            if begun >= remote.settings.attempts:
-                raise Unavailable(f"spokes went away {begun} times while they ran {self.offer.id}")
+            if started >= remote.settings.attempts:
+                raise Unavailable(f"spokes went away {started} times while they ran {self.offer.id}")
 
     async def _reserve_spoke(self) -> RemoteSpoke:
         """Reserve a slot at a spoke, waiting for one as long as the caller does."""
@@ -143,13 +143,14 @@ class SpokeBalancer:
             raise CallError(
                 f"{self.offer.id} was not called: calls go {MAX_DEPTH} deep through spokes already"
             )
+        # A spoke that waits for this call is free even with a full window: the two could wait for each other.
         free = [
-            each
-            for each in self.spokes
-            if each.available or (each.connected and each.id in calling_spokes.get())
+            spoke
+            for spoke in self.spokes
+            if spoke.available or (spoke.connected and spoke.id in calling_spokes.get())
         ]
         if free:
-            remote = min(free, key=lambda each: (each.active_calls, each.last_call_number))
+            remote = min(free, key=lambda spoke: (spoke.active_calls, spoke.last_call_number))
             remote.reserve_slot()
         else:
             remote = await self._wait_for_spoke()
@@ -157,14 +158,14 @@ class SpokeBalancer:
         return remote
 
     async def _wait_for_spoke(self) -> RemoteSpoke:
-        """Return the first spoke with a free slot."""
-        staying = [each for each in self.spokes if not each.leaving]
-        if not staying:
+        """Wait for the first spoke with a free slot, and return it."""
+        candidates = [spoke for spoke in self.spokes if not spoke.leaving]
+        if not candidates:
             raise Unavailable(f"no spoke serves {self.offer.id} any more")
         waiter = SlotWaiter()
         self._waiters[waiter] = None
         try:
-            for remote in staying:
+            for remote in candidates:
                 remote.enqueue(waiter)
             return await waiter.slot
         except BaseException:

@@ -24,13 +24,13 @@ from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyF
 
 MAX_DEPTH = 16
 runs_for_other_host: ContextVar[bool] = ContextVar("dragoman_runs_for_other_host", default=False)
-"""Whether a call was made at another host: that repeats it elsewhere, and this one does not."""
+"""Whether another host has handed this call on; only that host repeats it elsewhere."""
 calling_spokes: ContextVar[tuple[str, ...]] = ContextVar("dragoman_spokes_above", default=())
 """The spokes that serve the calls above this one."""
 
 
 class SpokeLost(msgspec.Struct, frozen=True):
-    """The spoke disconnected. `may_have_started`: the call may have started."""
+    """The outcome of a call whose spoke disconnected. `may_have_started`: it may have taken effect."""
 
     may_have_started: bool = True
 
@@ -55,7 +55,7 @@ class SpokeCall:
         self.approval: ApprovalNeeded | None = None  # what a call below it needs
 
     def set_outcome(self, outcome: SpokeOutcome) -> None:
-        """Set the outcome; the first one counts."""
+        """Set the outcome, unless there is one."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
@@ -89,7 +89,7 @@ class SpokeCall:
 def without_caller(context: Context) -> Context:
     """Return the context without the run, session and agent of the caller, for another owner's process.
 
-    The idempotency key stays the same for the same call, and says nothing of the run.
+    The idempotency key is hashed: the same for the same call, without the id of the run in it.
     """
     key = context.idempotency_key
     return replace(

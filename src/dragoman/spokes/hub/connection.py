@@ -59,7 +59,7 @@ class SpokeConnection:
     """One connection of a spoke."""
 
     def __init__(self, socket: Socket, settings: SpokeSettings, *, message_limit: int) -> None:
-        """`message_limit` is how many bytes the spoke takes as one message."""
+        """`message_limit` is the size in bytes of the longest message that the spoke accepts."""
         sizes = FrameSizes(frame=settings.frame, message=message_limit)
         self.outbox = Outbox(socket.send, sizes=sizes, limit=settings.outbox_limit)
         self.subcalls = Subcalls(self.outbox, limit=settings.subcalls)
@@ -75,7 +75,7 @@ class SpokeConnection:
         self._last_pong = asyncio.get_running_loop().time()
 
     def close(self, code: int, bye: ByeFrame) -> None:
-        """Close the connection; run() returns. The first reason counts."""
+        """Close the connection: `run` returns. If it is called again, the first reason stands."""
         if not self._close_reason.done():
             self.is_final = not bye.again
             self._close_reason.set_result(CloseReason(code, bye))
@@ -83,7 +83,8 @@ class SpokeConnection:
     async def run(self, on_frame: OnFrame) -> None:
         """Carry frames both ways until one side closes; `on_frame` gets the spoke's."""
         tasks = [
-            asyncio.create_task(each) for each in (self._read(on_frame), self._write(), self._heartbeat())
+            asyncio.create_task(coroutine)
+            for coroutine in (self._read(on_frame), self._write(), self._heartbeat())
         ]
         ends: list[asyncio.Future[Any]] = [*tasks, self._close_reason]
         try:
@@ -110,7 +111,7 @@ class SpokeConnection:
             self.close(BAD_FRAME, ByeFrame(code=error.code, message=error.message, again=False))
 
     async def _handle_next(self, on_frame: OnFrame) -> None:
-        """Handle the next frame. Raises WireError when too many could not be used, and SocketClosed."""
+        """Handle the next frame. Raises WireError after too many bad frames, and SocketClosed."""
         text = ""
         try:
             text = await self.socket.receive()

@@ -23,9 +23,10 @@ Sharing = Literal["granted", "approved", "changed", "private"]
 class SpokeDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """An operation of spokes: who may call it, and why.
 
-    `granted`: all owners, by `spokes.namespaces`. `approved`: all owners, by an administrator. `changed`: its
-    owner only, since it is not what was approved. `private`: its owner only. `offered` is False for an
-    approved operation that no spoke offers at present; `hash` is then that of the approved definition.
+    `sharing`: `granted`: all owners, by `spokes.namespaces`. `approved`: all owners, by an administrator.
+    `changed`: its owner only, since it differs from what was approved. `private`: its owner only. `offered`
+    is False for an approved operation that no spoke offers at present; `hash` is then that of the approved
+    definition.
     """
 
     id: str
@@ -70,7 +71,7 @@ class DefinitionApprovals:
         return self._pins != before
 
     def find(self, owner: str, id: str) -> DefinitionPin | None:
-        """Return the approval of an owner's operation, whether or not it is still what was approved."""
+        """Return the approval of an owner's operation, even if the operation has changed since."""
         return self._pins.get((owner, id.lower()))
 
     def all(self) -> Sequence[tuple[str, DefinitionPin]]:

@@ -1,8 +1,8 @@
 """Operations of spokes that are connected to other hosts, in this host's registry.
 
-A host reads another one's list when that says that it has changed, and registers what it is told as those
-have it: the owner, who may see it, the effect and the definition stay the same, so the policy, approvals and
-the ledger of this host apply. A call is run by the host of the spoke, and recorded by this one alone.
+A host reads another one's list when a signal says that it has changed, and registers the operations as they
+are there: owner, visibility, effect and definition stay the same, so the policy, approvals and the ledger of
+this host apply. A call is run by the host of the spoke, and recorded by this host alone.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ from dragoman.store.hosts.signals import Wakeup
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 30.0  # seconds between two looks at all lists, whose changes are told by signals
-RETRY_INTERVAL = 1.0  # seconds to the next look at a host that did not answer
-MUTE_LOOKS = 5  # at a host that does not answer, after which there is a warning
+POLL_INTERVAL = 30.0  # seconds between two reads of all lists; signals announce changes earlier
+RETRY_INTERVAL = 1.0  # seconds to the next read of a host that did not answer
+WARN_AFTER = 5  # at a host that does not answer, after which there is a warning
 LIST_TIMEOUTS = Timeouts(connect=1.0, first_byte=2.0, idle=2.0)
 LISTS = msgspec.json.Decoder(SharedOperations)
 TICKETS = msgspec.json.Decoder(CallTicket)
@@ -75,8 +75,8 @@ FRAMES = msgspec.json.Decoder(SharedCallFrame)
 class HostList:
     """The list of one host, as last read.
 
-    `ended_at`: when the host was found to have ended, by the clock of the event loop. Its operations stay for
-    the time that their spokes have to come back, at another host.
+    `ended_at`: when it was noticed that the host has ended, by the clock of the event loop. Its operations
+    stay for the grace period in which their spokes can reconnect to another host.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class HostOperations:
         shared_budgets: SharedBudgets,
         grace: float = SpokeSettings().grace,
     ) -> None:
-        """`grace`: how long the operations of a host that has ended stay."""
+        """`grace`: seconds that the operations of a host that has ended stay."""
         self._registry = registry
         self._grace = grace
         self._client = client
@@ -106,14 +106,14 @@ class HostOperations:
         self._own_id = own_id
         self._shared_budgets = shared_budgets
         self._changed: set[str] = set()
-        self._failures: Counter[str] = Counter()  # looks at a host since it answered last
+        self._failures: Counter[str] = Counter()  # failed reads of a host since it last answered
         self._is_any_changed = True
         self._wakeup = Wakeup()
         self._lists: dict[str, HostList] = {}
         self._registered: dict[str, Operation] = {}  # by lower-case id
 
-    def look(self, host: str | None) -> None:
-        """Read the list of a host again, soon; of all for None."""
+    def refresh(self, host: str | None) -> None:
+        """Let `run` read the list of a host again soon; all lists for None."""
         if host is None:
             self._is_any_changed = True
         else:
@@ -130,14 +130,14 @@ class HostOperations:
                 await self._wakeup.wait(RETRY_INTERVAL)
 
     def _interval(self) -> float:
-        """Return the time to the next look at all lists, or at those of ended hosts if one goes earlier."""
-        ended = [each.ended_at for each in self._lists.values() if each.ended_at is not None]
+        """Return the seconds to the next read of all lists, or until that of an ended host is dropped."""
+        ended = [host_list.ended_at for host_list in self._lists.values() if host_list.ended_at is not None]
         if not ended:
             return POLL_INTERVAL
         return max(0.0, min(POLL_INTERVAL, min(ended) + self._grace - asyncio.get_running_loop().time()))
 
     async def try_poll(self) -> bool:
-        """Do what `poll` does; return False, too, if it fails, which is logged."""
+        """Like `poll`, but log errors and return False."""
         try:
             return await self.poll()
         except (StoreError, Unavailable) as error:
@@ -150,13 +150,13 @@ class HostOperations:
         """Read the lists that have changed; return whether all answered. Raises StoreError, Unavailable."""
         reads_all, self._is_any_changed = self._is_any_changed, False
         try:
-            hosts = [each.id for each in await self._hosts.list() if each.id != self._own_id and each.url]
+            hosts = [host.id for host in await self._hosts.list() if host.id != self._own_id and host.url]
         except (StoreError, Unavailable):
             self._is_any_changed = reads_all
             raise
         changed, self._changed = self._changed, set()
         for ended in [id for id in self._lists if id not in hosts]:
-            self._keep_ended(ended)
+            self._keep_or_drop(ended)
         read = [id for id in hosts if reads_all or id in changed or id not in self._lists]
         answers = await asyncio.gather(*(self._read(id) for id in read))
         self._changed.update(id for id, has_answered in zip(read, answers, strict=True) if not has_answered)
@@ -164,7 +164,7 @@ class HostOperations:
         return not self._changed
 
     def namespaces(self) -> set[str]:
-        """Return the canonical namespaces of which other hosts brought operations."""
+        """Return the canonical namespaces of the operations of other hosts."""
         return {canonical_namespace(operation.namespace) for operation in self._registered.values()}
 
     def all(self) -> Sequence[Operation]:
@@ -175,76 +175,76 @@ class HostOperations:
         """Return an operation of another host, by its id in any case."""
         return self._registered.get(id.lower())
 
-    def stand_in(self, operation: Operation) -> Operation | None:
-        """Return the same operation of a spoke at another host, if one has it."""
+    def find_substitute(self, operation: Operation) -> Operation | None:
+        """Return the same operation of a spoke at another host, if there is one."""
         for host in self._order_hosts():
-            found = self._lists[host].operations.get(operation.id.lower())
-            if found is None or self._lists[host].ended_at is not None:
+            other = self._lists[host].operations.get(operation.id.lower())
+            if other is None or self._lists[host].ended_at is not None:
                 continue
-            if found.definition_hash == operation.definition_hash and is_same(found, operation):
-                return found
+            if other.definition_hash == operation.definition_hash and is_same(other, operation):
+                return other
         return None
 
     def release(self, id: str) -> None:
-        """Take an operation of another host out of the registry: a spoke of this host serves it too."""
+        """Remove an operation of another host from the registry: a spoke of this host serves it now."""
         operation = self._registered.pop(id.lower(), None)
         if operation is not None:
             with suppress(NotFound):
                 self._registry.remove(operation.id)
 
     def restore(self, id: str) -> None:
-        """Register an operation of another host, if it has one: no spoke of this host serves it now."""
+        """Register the operation of another host, if one has it: no spoke of this host serves it now."""
         key = id.lower()
-        found = (self._lists[host].operations.get(key) for host in self._order_hosts())
-        self._register(next((operation for operation in found if operation is not None), None))
+        operations = (self._lists[host].operations.get(key) for host in self._order_hosts())
+        self._register(next((operation for operation in operations if operation is not None), None))
 
     async def _read(self, host: str) -> bool:
-        """Read a host's list; return whether it answered. One that does not keeps it until it is dead."""
-        found = self._lists.get(host) or HostList()
-        query = urlencode({"version": found.version})
+        """Read a host's list; return whether it answered. If not, its last list stays until it has ended."""
+        host_list = self._lists.get(host) or HostList()
+        query = urlencode({"version": host_list.version})
         try:
             response = await self._client.stream(host, f"{OPERATIONS_PATH}?{query}", timeouts=LIST_TIMEOUTS)
             shared = await self._client.read(host, response, decoder=LISTS)
         except HostGone:
-            self._keep_ended(host)
+            self._keep_or_drop(host)
             del self._failures[host]
             return True
         except DragomanError as error:
             self._failures[host] += 1
-            if self._failures[host] == MUTE_LOOKS:
+            if self._failures[host] == WARN_AFTER:
                 log.warning("%s; changes of its spokes are not seen here (%s)", error.message, error.hint)
             return False
         del self._failures[host]
         if shared.operations is not None:
-            made = await self._make_operations(host, shared.operations)
-            found.operations = {operation.id.lower(): operation for operation in made if operation}
-            found.version = shared.version
-        found.ended_at = None
-        self._lists[host] = found
+            operations = await self._make_operations(host, shared.operations)
+            host_list.operations = {operation.id.lower(): operation for operation in operations}
+            host_list.version = shared.version
+        host_list.ended_at = None
+        self._lists[host] = host_list
         return True
 
-    def _keep_ended(self, host: str) -> None:
-        """Keep the list of a host that has ended, until its spokes have stayed away for too long."""
-        found, now = self._lists.get(host), asyncio.get_running_loop().time()
-        if found is not None and found.ended_at is None:
-            found.ended_at = now
-        if found is not None and now - (found.ended_at or now) >= self._grace:
+    def _keep_or_drop(self, host: str) -> None:
+        """Drop the list of a host that has ended once the grace period of its spokes is over."""
+        host_list, now = self._lists.get(host), asyncio.get_running_loop().time()
+        if host_list is not None and host_list.ended_at is None:
+            host_list.ended_at = now
+        if host_list is not None and now - (host_list.ended_at or now) >= self._grace:
             del self._lists[host]
 
     def _order_hosts(self) -> Sequence[str]:
-        """Return the hosts whose lists are known, those that have ended last."""
+        """Return the hosts that have a list, those that have ended at the end."""
         return sorted(self._lists, key=lambda host: (self._lists[host].ended_at is not None, host))
 
-    async def _make_operations(
-        self, host: str, shared: Sequence[SharedOperation]
-    ) -> Sequence[Operation | None]:
-        slices = Slices()  # the schemas are compiled
-        made = []
+    async def _make_operations(self, host: str, shared: Sequence[SharedOperation]) -> Sequence[Operation]:
+        slices = Slices()  # compiling the schemas takes time
+        operations = []
         for each in shared:
             size = measure((each.input_schema, each.output_schema))
-            made.append(await offload(size, partial(self._make_operation, host, each)))
+            operation = await offload(size, partial(self._make_operation, host, each))
+            if operation is not None:
+                operations.append(operation)
             await slices.rest()
-        return made
+        return operations
 
     def _make_operation(self, host: str, shared: SharedOperation) -> Operation | None:
         try:
@@ -277,15 +277,15 @@ class HostOperations:
         return msgspec.structs.replace(operation, run=call.run, host=host)
 
     def _hosts_of(self, operation: Operation, host: str) -> Sequence[str]:
-        """Return the hosts to which spokes with the same operation are connected, the given one first."""
-        living = [each for each in self._order_hosts() if self._lists[each].ended_at is None]
-        found = {each: self._lists[each].operations.get(operation.id.lower()) for each in living}
-        others = [each for each, other in found.items() if other and is_same(other, operation)]
+        """Return the hosts to which spokes with the same operation are connected, `host` first."""
+        living = [id for id in self._order_hosts() if self._lists[id].ended_at is None]
+        operations = {id: self._lists[id].operations.get(operation.id.lower()) for id in living}
+        serving = [id for id, other in operations.items() if other and is_same(other, operation)]
         first = [host] if host in living else []
-        return [*first, *(each for each in others if each != host)]
+        return [*first, *(id for id in serving if id != host)]
 
     async def _update_registry(self) -> None:
-        """Register what is new, and remove what no host has any more. A spoke of this host goes first."""
+        """Register new operations and remove old ones. Those of spokes of this host take precedence."""
         wanted: dict[str, Operation] = {}
         for host in self._order_hosts():
             for id, operation in self._lists[host].operations.items():
@@ -294,7 +294,7 @@ class HostOperations:
         for id, registered in list(self._registered.items()):
             if wanted.get(id) is not registered and self._registered.get(id) is registered:
                 self.release(id)
-                self._register(wanted.get(id))  # at once: what is served all the time is found all the time
+                self._register(wanted.get(id))  # before the next await, so that lookups never miss it
             await slices.rest()
         for id, operation in wanted.items():
             if id not in self._registered:
@@ -326,10 +326,10 @@ class SharedCallRunner:
         self._budgets = budgets
 
     async def run(self, input: Any, context: Context) -> Any:
-        """Return the result of a call. Raises the spoke's error, Unavailable, or CallUncertain when the host
-        went away. Cancelling it aborts the call there.
+        """Return the result of a call. Cancelling it aborts the call at the other host.
 
-        One that may be repeated is made again at another host with the same operation, with the same key.
+        If the host goes away, a call that may be repeated is made again at another host with the same
+        operation, under the same idempotency key. Raises the spoke's error, Unavailable, or CallUncertain.
         """
         shared = () if context.budget is None else await self._budgets.share(context.budget)
         tried: list[str] = []
@@ -363,11 +363,10 @@ class SharedCallRunner:
         return end.result
 
     async def _find_host(self, request: SharedCall, *, passed_over: Sequence[str]) -> tuple[str, CallTicket]:
-        """Return a host that has accepted the call, and how to begin it. NotFound, Unavailable, Conflict.
+        """Return a host that has accepted the call, and its ticket.
 
-        Unavailable also where all hosts of the spoke have ended.
-
-        One that does not answer, or whose spoke has just gone, is passed over if another one has the spoke.
+        A host that does not answer, or whose spoke has just gone, is passed over if another one has such a
+        spoke. Raises NotFound, Conflict, and Unavailable, also if all hosts have ended.
         """
         hosts = [host for host in self._find_hosts() if host not in passed_over]
         for host in hosts:
@@ -377,7 +376,7 @@ class SharedCallRunner:
             except (Unavailable, NotFound) as error:
                 if host == hosts[-1]:
                     raise (self._ended() if isinstance(error, HostGone) else error) from None
-                log.info("the host %s did not take a call of %s: %s", host, self._operation.id, error.message)
+                log.info("the host %s refused a call of %s: %s", host, self._operation.id, error.message)
         raise self._ended()
 
     def _ended(self) -> Unavailable:
@@ -411,8 +410,10 @@ class SharedCallRunner:
         )
 
     async def _read_frames(self, response: Response, context: Context, *, host: str) -> SharedCallEnd:
-        """Report progress until the end. Raises ProviderError or Unavailable when the connection is lost,
-        WireError and DECODE_ERRORS for another line than a frame.
+        """Report progress until the end of the call, and return that.
+
+        Raises ProviderError or Unavailable when the connection is lost, WireError and DECODE_ERRORS for a
+        line that is not a frame.
         """
         try:
             async for frame in decode_frames(response):
@@ -423,7 +424,7 @@ class SharedCallRunner:
         raise Unavailable(f"the host {host!r} ended its response early")
 
     def _lost(self, host: str, error: Exception) -> DragomanError:
-        """Return the error of a call that may have begun at a host that went away."""
+        """Return the error of a call that may have started at a host that went away."""
         self._client.forget(host)
         id = self._operation.id
         if self._operation.effect == "once":
@@ -436,7 +437,7 @@ class SharedCallRunner:
 
 
 def is_same(first: Operation, second: Operation) -> bool:
-    """Return whether two operations of spokes may stand for each other: the policy allows both or neither."""
+    """Return whether two operations of spokes can replace each other: the policy treats them alike."""
     fields = ("call_provider", "private", "effect", "effect_claimed", "approval")
     return all(getattr(first, name) == getattr(second, name) for name in fields)
 
@@ -459,10 +460,10 @@ def read_frame(frame: SharedCallFrame, context: Context) -> SharedCallEnd | None
 
 
 def settle_costs(context: Context, end: SharedCallEnd) -> None:
-    """Charge the call here with what it, and the calls below it, have cost at the other host."""
+    """Charge the call here with its cost, and that of the calls below it, at the other host."""
     budget = context.budget
     if budget is not None:
-        with suppress(BudgetExhausted):  # they are made: the next one is refused
+        with suppress(BudgetExhausted):  # these calls were made; the next one is refused
             for _ in range(end.calls_below):
                 budget.count_call()
     if budget is not None and end.is_charged:

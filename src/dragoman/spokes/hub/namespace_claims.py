@@ -1,4 +1,4 @@
-"""Namespaces that spokes have registered in: each stays with its first owner, also after a restart."""
+"""Namespaces that spokes have registered in: each belongs to its first owner, also after a restart."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class NamespaceClaims:
         self._lock = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read the stored owners: other hosts change them too.
+        """Read the stored owners: other hosts change them, too.
 
-        While the database does not answer, those that were read before count. Raises Unavailable without any.
+        While the database does not answer, those that were read before are used. Raises Unavailable if there
+        are none.
         """
         if self._store is None:
             return
@@ -52,7 +53,7 @@ class NamespaceClaims:
             self._is_loaded = True
 
     def owner_of(self, namespace: str) -> str | None:
-        """Return whose the namespace is; None for nobody's."""
+        """Return the owner of the namespace, or None."""
         return self._owners.get(namespace)
 
     def by_namespace(self) -> Mapping[str, str]:
@@ -60,7 +61,7 @@ class NamespaceClaims:
         return dict(sorted(self._owners.items()))
 
     def check_limit(self, namespace: str, owner: str) -> None:
-        """Raise TooLarge if the owner may not have a further namespace."""
+        """Raise TooLarge if the owner has too many namespaces for a new one."""
         if namespace not in self._owners and list(self._owners.values()).count(owner) >= self._limit:
             raise TooLarge(
                 f"the spokes of {owner!r} have {self._limit} namespaces already, which is the limit",
@@ -68,12 +69,12 @@ class NamespaceClaims:
             )
 
     def claim(self, namespace: str, owner: str) -> None:
-        """Give a namespace that is nobody's to an owner; save() stores it."""
+        """Give a namespace without an owner to one; `save` stores that."""
         if namespace not in self._owners:
             self._owners[namespace] = self._unsaved[namespace] = owner
 
     async def save(self) -> None:
-        """Store new claims; a namespace that another host gave to another owner first becomes that one's.
+        """Store new claims. If another host has given a namespace to another owner first, that one has it.
 
         While the database does not answer, they are stored by a later call.
         """
@@ -91,7 +92,7 @@ class NamespaceClaims:
             self._owners.update(stored)
 
     async def release(self, namespace: str) -> None:
-        """Make a namespace nobody's. Raises StoreError, Unavailable."""
+        """Remove the owner of a namespace. Raises StoreError, Unavailable."""
         async with self._lock:
             if self._store is not None:
                 await self._store.release(namespace)

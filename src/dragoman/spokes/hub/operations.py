@@ -45,9 +45,9 @@ from dragoman.spokes.protocol import (
 )
 
 log = logging.getLogger(__name__)
-HUB_OWNER = ""  # the holder of namespaces with operations that no spoke brought
-SCHEMA_BYTES = 200_000
-YIELD_EVERY = 20  # operations that are described before others get the event loop
+HUB_OWNER = ""  # the owner of namespaces with operations that are not of spokes
+SCHEMA_BYTES = 200_000  # of a whole offer
+YIELD_EVERY = 20  # operations that are described before other tasks may run
 
 
 class SpokeOperations:
@@ -65,12 +65,12 @@ class SpokeOperations:
         self._approvals = approvals or DefinitionApprovals()
         self._registry = registry
         self.permissions = permissions
-        self._balancers: dict[str, SpokeBalancer] = {}  # by small-letter id
-        self._owners: dict[str, Counter[str]] = {}  # whose spokes serve how much, by canonical namespace
+        self._balancers: dict[str, SpokeBalancer] = {}  # by lower-case id
+        self._owners: dict[str, Counter[str]] = {}  # offers of each owner's spokes, by canonical namespace
         self._totals: Counter[str] = Counter()  # operations of an owner's spokes
         self._call_numbers = count(1)
         self.other_hosts: HostOperations | None = None
-        """The operations of other hosts, which give way to those of this one's spokes."""
+        """The operations of other hosts; those of this host's spokes take precedence."""
 
     async def load(self) -> None:
         """Read the owners of namespaces and the approved definitions, once. Raises Unavailable."""
@@ -78,17 +78,17 @@ class SpokeOperations:
         await self._approvals.load()
 
     async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
-        """Register what a spoke offers, each operation on its own. Raises Unavailable."""
+        """Register the operations that a spoke offers, or refuse them one by one. Raises Unavailable."""
         await self.load()
         if frame.all:
             wanted = {offer.id.lower() for offer in frame.operations}
             await self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
-        taken: list[str] = []
+        accepted: list[str] = []
         refused: list[RefusedOperation] = []
         namespaces = map(canonical_namespace, self._registry.namespaces())
         elsewhere = set() if self.other_hosts is None else self.other_hosts.namespaces()
         own = {name for name in namespaces if name not in self._owners and name not in elsewhere}
-        slices = Slices()  # the schemas of operations are compiled
+        slices = Slices()  # compiling the schemas takes time
         for offer in frame.operations:
             try:
                 name = canonical_namespace(offer.namespace)
@@ -97,7 +97,7 @@ class SpokeOperations:
                 self.claims.check_limit(name, spoke.owner)
                 self._add_offer(spoke, await self._compile(spoke, offer))
                 self.claims.claim(name, spoke.owner)
-                taken.append(offer.id)
+                accepted.append(offer.id)
             except DragomanError as error:
                 refused.append(
                     RefusedOperation(
@@ -106,15 +106,15 @@ class SpokeOperations:
                 )
             await slices.rest()
         await self.claims.save()
-        lost = await self._remove_lost(spoke, taken)
-        taken = [id for id in taken if id not in lost]
+        lost = await self._remove_lost(spoke, accepted)
+        accepted = [id for id in accepted if id not in lost]
         refused += [
             RefusedOperation(operation=id[:200], error=SpokeFailure.from_call_failure(to_failure(reason)))
             for id, reason in lost.items()
         ]
         if refused:
             log.warning("spoke %s: %s", spoke.id, "; ".join(each.error.message for each in refused[:5]))
-        return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
+        return RegisteredFrame(id=frame.id, operations=tuple(accepted), refused=tuple(refused))
 
     async def _remove_lost(self, spoke: RemoteSpoke, ids: Sequence[str]) -> Mapping[str, DragomanError]:
         """Remove operations whose namespace another host gave to another owner at the same time."""
@@ -132,7 +132,10 @@ class SpokeOperations:
         return lost
 
     async def free_namespace(self, namespace: str) -> None:
-        """Make a namespace nobody's; remove its operations and their approvals. NotFound, Unavailable."""
+        """Remove the owner of a namespace, its operations and their approvals.
+
+        Raises NotFound for a namespace without an owner, StoreError, Unavailable.
+        """
         await self.load()
         name = canonical_namespace(namespace)
         if self.claims.owner_of(name) is None:
@@ -154,32 +157,32 @@ class SpokeOperations:
                     await self.unregister(spoke, [id])
 
     async def reload_approvals(self) -> None:
-        """Apply approvals that were given or taken back at another host. Raises StoreError, Unavailable."""
+        """Apply approvals that were given or revoked at another host. Raises Unavailable."""
         if await self._approvals.reload():
             self._apply_all_terms(list(self._balancers))
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
-        """Use other permissions; what they share, and which effects they trust, changes at once."""
+        """Use other permissions. Who may call an operation, and trusted effects, change at once."""
         self.permissions = permissions
         for balancer in list(self._balancers.values()):
             self._apply_terms(balancer)
 
     async def definitions(self, namespace: str | None = None) -> Sequence[SpokeDefinition]:
-        """Return who may call which operation of spokes, and approvals of those that are away; by id.
+        """Return who may call each operation of spokes, by id; also approved ones that no spoke offers.
 
         Raises Unavailable.
         """
         await self.load()
-        found = []
+        definitions = []
         offers = [(each.owner, self._registered(each)) for each in self._balancers.values()]
         elsewhere = [] if self.other_hosts is None else self.other_hosts.all()
         offers += [(operation.owner or "", operation) for operation in elsewhere]
         for number, (owner, operation) in enumerate(offers, start=1):
-            found.append(self._describe(owner, operation))
+            definitions.append(self._describe(owner, operation))
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-        offered = {(each.owner, each.id.lower()) for each in found}
-        found += [
+        offered = {(each.owner, each.id.lower()) for each in definitions}
+        definitions += [
             SpokeDefinition(
                 id=pin.name,
                 owner=owner,
@@ -195,7 +198,7 @@ class SpokeOperations:
         wanted = None if namespace is None else canonical_namespace(namespace)
         chosen = [
             each
-            for each in found
+            for each in definitions
             if wanted is None or canonical_namespace(each.id.partition(".")[0]) == wanted
         ]
         return sorted(chosen, key=lambda each: (each.id, each.owner))
@@ -213,8 +216,8 @@ class SpokeOperations:
     async def approve(self, ids: Sequence[str] | Mapping[str, str], *, by: str) -> Sequence[str]:
         """Open operations to callers of all owners, as they are now defined; return their ids.
 
-        `ids` may have the hashes of the definitions that were shown. Raises NotFound for an operation that no
-        spoke offers, Conflict for one that changed since, StoreError, Unavailable.
+        If `ids` maps ids to the hashes of definitions, it raises Conflict for one that has changed. Raises
+        NotFound for an operation that no spoke offers, StoreError, Unavailable.
         """
         await self.load()
         chosen = [self._find_offer(id) for id in ids]
@@ -222,11 +225,11 @@ class SpokeOperations:
             if isinstance(ids, Mapping) and ids[id] != operation.definition_hash:
                 raise Conflict(f"{operation.id} changed since it was shown", hint="review it again")
         await self._approvals.approve(chosen, by=by)
-        self._apply_all_terms(ids)  # the host of another spoke hears of it, and then this one again
+        self._apply_all_terms(ids)  # other hosts read the approval from the store
         return [operation.id for _, operation in chosen]
 
     async def revoke(self, ids: Sequence[str]) -> Sequence[str]:
-        """Take back approvals, also of operations that no spoke offers; return the ids.
+        """Revoke approvals, also of operations that no spoke offers; return the ids.
 
         Raises NotFound for an operation without an approval, StoreError, Unavailable.
         """
@@ -238,14 +241,14 @@ class SpokeOperations:
             if id.lower() not in approved:
                 raise NotFound(
                     f"no definition of {id[:200]!r} is approved",
-                    hint="`dragoman spokes list` has those that are",
+                    hint="`dragoman spokes list` lists those that are",
                 )
         await self._approvals.revoke([key for id in ids for key in approved[id.lower()]])
         self._apply_all_terms(ids)
         return [id.lower() for id in ids]
 
     def _apply_all_terms(self, ids: Iterable[str]) -> None:
-        """Apply what changed to operations that are still offered."""
+        """Apply changed permissions and approvals to operations that are still offered."""
         for id in ids:
             balancer = self._balancers.get(id.lower())
             if balancer is not None:
@@ -261,7 +264,7 @@ class SpokeOperations:
             self._registry.add(operation)
 
     def _find_offer(self, id: str) -> tuple[str, Operation]:
-        """Return an operation of a spoke of any host, and the owner of the spoke. NotFound."""
+        """Return an operation of a spoke of any host, and the owner of the spoke. Raises NotFound."""
         balancer = self._balancers.get(id.lower())
         if balancer is not None:
             return balancer.owner, self._registered(balancer)
@@ -269,7 +272,7 @@ class SpokeOperations:
         if operation is None:
             raise NotFound(
                 f"no spoke offers an operation {id[:200]!r}",
-                hint="`dragoman spokes list` has those that are there",
+                hint="`dragoman spokes list` lists those that are offered",
             )
         return operation.owner or "", operation
 
@@ -297,9 +300,9 @@ class SpokeOperations:
     async def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
         """Remove operations of a spoke; one that no spoke serves leaves the registry.
 
-        What the spoke registers again meanwhile stays.
+        An operation that the spoke registers again meanwhile stays.
         """
-        slices = Slices()  # each leaves the index of the search
+        slices = Slices()  # removing one from the search index takes time
         removed = [(id.lower(), spoke.offers.get(id.lower())) for id in ids]
         for id, offer in removed:
             if offer is not None and spoke.offers.get(id) is offer:
@@ -380,16 +383,18 @@ class SpokeOperations:
             require_same_definition(offer, balancer.offer)
             return
         before, balancer.compiled = balancer.offer, compiled
-        made = self._make_operation(balancer)
+        operation = self._make_operation(balancer)
         self._registry.remove(before.id)
-        self._registry.add(made)
+        self._registry.add(operation)
 
     def _update_registry(self, balancer: SpokeBalancer) -> None:
-        """Name the remaining spokes as the operation's source; after the last, it is that of another host."""
+        """Register an operation again with another spoke as its source, or, after the last one, that of
+        another host.
+        """
         try:
             self._registry.remove(balancer.offer.id)
         except NotFound:
-            log.debug("%s was taken out of the registry by others", balancer.offer.id)
+            log.debug("%s was already removed from the registry", balancer.offer.id)
         if balancer.spokes:
             self._registry.add(self._make_operation(balancer))
         elif self.other_hosts is not None:
@@ -402,28 +407,27 @@ class SpokeOperations:
         balancer.is_shared = permissions.shares(balancer.owner, offer.namespace)
         balancer.effect = configured or offer.effect
         balancer.effect_claimed = configured is None and not permissions.trusts_effects(balancer.owner)
-        made = balancer.operation()
-        if not balancer.is_shared and self._approvals.covers(balancer.owner, made):
+        operation = balancer.operation()
+        if not balancer.is_shared and self._approvals.covers(balancer.owner, operation):
             balancer.is_shared = True
-            made = replace(made, private=False)
-        return replace(made, run=partial(self._run_here_or_elsewhere, operation=made))
+            operation = replace(operation, private=False)
+        return replace(operation, run=partial(self._run_here_or_elsewhere, operation=operation))
 
     async def _run_here_or_elsewhere(self, input: Any, context: Context, *, operation: Operation) -> Any:
-        """Run an operation at a spoke of this host or, if those are gone and it may be repeated, of another.
-
-        The idempotency key is the same. Raises Unavailable, CallUncertain, or the spoke's error.
+        """Run an operation at a spoke of this host; if it goes away and the call may be repeated, at another
+        host under the same idempotency key. Raises Unavailable, CallUncertain, or the spoke's error.
         """
         try:
             return await operation.run(input, context)
         except Unavailable as error:
             is_repeated = error.transient and operation.effect != "once" and not runs_for_other_host.get()
             others = self.other_hosts if is_repeated else None
-            found = None if others is None else others.stand_in(operation)
-            if found is None:
+            substitute = None if others is None else others.find_substitute(operation)
+            if substitute is None:
                 raise
             log.info("a call of %s is made at another host: %s", operation.id, error.message)
             with suppress(NotFound):  # it has just lost its spoke, too
-                return await found.run(input, context)
+                return await substitute.run(input, context)
             raise
 
     def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:
@@ -446,7 +450,7 @@ class SpokeOperations:
 
 
 def require_same_owner(offer: OperationOffer, owner: str, *, registered_owner: str) -> None:
-    """Raise Conflict if another owner's spokes serve the operation: whoever calls it chose its owner."""
+    """Raise Conflict if another owner's spokes serve the operation: its callers trust that owner."""
     if owner != registered_owner:
         raise Conflict(f"a spoke of another owner serves {offer.id}; choose another name")
 

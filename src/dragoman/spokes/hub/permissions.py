@@ -28,7 +28,7 @@ class NamespacePermissions:
         effects: Mapping[str, Effect] | None = None,
         trust_effects: str | Sequence[str] = (),
     ) -> None:
-        """`effects` are by patterns of ids, `trust_effects` are patterns of owners whose claims count."""
+        """`effects` are by patterns of ids; `trust_effects` are patterns of owners whose claims are used."""
         self._patterns = {
             owner: (patterns,) if isinstance(patterns, str) else tuple(patterns)
             for owner, patterns in (namespaces or {}).items()
@@ -38,8 +38,9 @@ class NamespacePermissions:
         self._trusted = (trust_effects,) if isinstance(trust_effects, str) else tuple(trust_effects)
 
     def check(self, owner: str, namespace: str, *, current_owner: str | None) -> None:
-        """Raise Forbidden if the owner may not use the namespace. `current_owner` is whose it is by its
-        operations or by its first use, None for nobody's.
+        """Raise Forbidden if the owner may not use the namespace.
+
+        `current_owner` is the owner by its operations or by its first use, None if there is none.
         """
         name = canonical_namespace(namespace)
         by_name = self._patterns.get(owner, ())
@@ -65,7 +66,7 @@ class NamespacePermissions:
             )
 
     def shares(self, owner: str, namespace: str) -> bool:
-        """Return whether what the owner's spokes register in the namespace is for all owners."""
+        """Return whether all owners may call what the owner's spokes register in the namespace."""
         granted = self._patterns.get(owner, ()) if owner != ANY_OWNER else ()
         return matches_any(canonical_namespace(namespace), granted)
 
@@ -74,10 +75,10 @@ class NamespacePermissions:
         exact = {pattern.lower(): effect for pattern, effect in self._effects.items()}
         if id.lower() in exact:
             return exact[id.lower()]
-        return next((effect for each, effect in exact.items() if fnmatchcase(id.lower(), each)), None)
+        return next((effect for pattern, effect in exact.items() if fnmatchcase(id.lower(), pattern)), None)
 
     def trusts_effects(self, owner: str) -> bool:
-        """Return whether the policy goes by the effects that this owner's spokes claim."""
+        """Return whether the policy relies on the effects that this owner's spokes claim."""
         return any(fnmatchcase(owner, pattern) for pattern in self._trusted)
 
     def _is_granted_to_other(self, name: str) -> bool:
@@ -89,12 +90,12 @@ class NamespacePermissions:
 
 
 def canonical_namespace(namespace: str) -> str:
-    """Return the spelling that namespaces are compared by: those that look or are called alike are one."""
+    """Return the form in which namespaces are compared: names that look or are spelt alike are the same."""
     return fold(normalise_text("NFKC", namespace)).strip()
 
 
 def fold(name: str) -> str:
-    """Return the name without letter case; tool names spell `-` and `_` alike."""
+    """Return the name in lower case with `_` for `-`, which tool names do not distinguish."""
     return name.casefold().replace("-", "_")
 
 

@@ -58,9 +58,9 @@ class SpokeServer:
         namespaces: NamespaceStore | None = None,
         pin_store: PinStore | None = None,
     ) -> None:
-        """`namespaces` stores whose the namespaces are, `pin_store` which definitions are approved.
+        """`namespaces` stores the owners of namespaces, `pin_store` the approved definitions.
 
-        Without them, that is forgotten at the end.
+        Without them, both are only in memory.
         """
         self.settings = settings or SpokeSettings()
         self.operations = SpokeOperations(
@@ -79,30 +79,33 @@ class SpokeServer:
     async def serve(self, socket: Socket, hello: HelloFrame, *, identity: Identity) -> None:
         """Serve a spoke that has sent its hello until it disconnects.
 
-        Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends or its
-        database does not answer.
+        Raises Conflict when its id is that of another owner's spoke, Unavailable while the hub shuts down or
+        its database does not answer.
         """
         await self.operations.load()
         remote = self._spoke_for(hello, identity)
-        line = SpokeConnection(socket, self.settings, message_limit=hello.message or self.settings.frame)
+        connection = SpokeConnection(
+            socket, self.settings, message_limit=hello.message or self.settings.frame
+        )
         if remote.connection is not None:
             remote.connection.close(
                 REPLACED, ByeFrame(code="replaced", message="it reconnected", again=False)
             )
         remote.name = hello.name or hello.id
         remote.window = min(hello.window or self.settings.window, self.settings.window)
-        line.outbox.send_urgent(self._welcome_frame(remote, remote.attach(line, call_ids=hello.calls)))
+        connection.outbox.send_urgent(
+            self._welcome_frame(remote, remote.attach(connection, call_ids=hello.calls))
+        )
         log.info("spoke %s of %s is connected", remote.id, remote.owner)
-        lines = self._connections
-        lines.add(line)
+        self._connections.add(connection)
         self.on_change()
         try:
-            await line.run(partial(self._handle_call_frame, remote, connection=line))
+            await connection.run(partial(self._handle_call_frame, remote, connection=connection))
         finally:
-            lines.discard(line)
-            if remote.connection is line:
+            self._connections.discard(connection)
+            if remote.connection is connection:
                 log.info("spoke %s of %s is gone", remote.id, remote.owner)
-                remote.leaving = remote.leaving or line.is_final
+                remote.leaving = remote.leaving or connection.is_final
                 remote.detach(partial(self._remove_spoke, remote))
                 self.on_change()
 
@@ -118,7 +121,7 @@ class SpokeServer:
                 "window": remote.window,
                 "operations": sorted(offer.id for offer in remote.offers.values()),
             }
-            for remote in sorted(self._spokes.values(), key=lambda each: each.id)
+            for remote in sorted(self._spokes.values(), key=lambda spoke: spoke.id)
         ]
 
     async def namespaces(self) -> Mapping[str, str]:
@@ -127,24 +130,24 @@ class SpokeServer:
         return self.operations.claims.by_namespace()
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
-        """Use these permissions for new registrations, and for who sees the existing ones."""
+        """Use these permissions for new registrations, and for the visibility of existing ones."""
         self.operations.set_permissions(permissions)
 
     def disconnect(self, socket: Socket, message: str) -> None:
         """Close a connection whose key is no longer valid. The calls of its spoke fail at once."""
         for remote in self._spokes.values():
-            line = remote.connection
-            if line is not None and line.socket is socket:
+            connection = remote.connection
+            if connection is not None and connection.socket is socket:
                 remote.leaving = True
-                line.close(UNAUTHORIZED, ByeFrame(code="unauthorized", message=message, again=False))
+                connection.close(UNAUTHORIZED, ByeFrame(code="unauthorized", message=message, again=False))
 
     async def close(self) -> None:
-        """Tell all spokes that the hub shuts down. Their calls fail."""
+        """Disconnect all spokes with a message to reconnect later. Their calls fail."""
         self._closed = True
-        for line in self._connections:
-            line.close(HUB_RESTART, ByeFrame(code="restart", message="the hub ends", again=True))
-        for line in list(self._connections):
-            await line.closed.wait()
+        for connection in self._connections:
+            connection.close(HUB_RESTART, ByeFrame(code="restart", message="the hub shuts down", again=True))
+        for connection in list(self._connections):
+            await connection.closed.wait()
         for remote in list(self._spokes.values()):
             self._remove_spoke(remote)
         await asyncio.gather(*self._removals)
@@ -208,7 +211,7 @@ class SpokeServer:
                 raise WireError(f"a spoke does not send {frame.__struct_config__.tag!r} here")
 
     def _remove_spoke(self, spoke: RemoteSpoke) -> None:
-        """Remove a spoke that does not come back: its operations in slices, for they may be thousands."""
+        """Remove a spoke that does not come back, in a task: it may have thousands of operations."""
         if self._spokes.get(spoke.id) is spoke:
             del self._spokes[spoke.id]
         removal = asyncio.ensure_future(self.operations.remove_spoke(spoke))

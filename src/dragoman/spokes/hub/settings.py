@@ -8,16 +8,21 @@ import msgspec
 class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits that a hub sets for its spokes. Times are in seconds, sizes in bytes.
 
-    `grace`: how long a spoke that went away may take to come back; `claim_timeout`: how long one call that
-    must not be repeated is kept for it to claim, before it is uncertain. `heartbeat`: how often either side
-    asks whether the other is there, `timeout`: when it is given up. `window`: calls that a spoke has at a
-    time, `queue`: calls that wait for one, `subcalls`: calls that a spoke has the hub make at a time.
-    `operations`: what one spoke registers, `owner_operations`: what the spokes of an owner do together.
-    `bad_frames`: frames in a minute that cannot be used before the connection is closed; `frame_rate`: frames
-    a second that answer no call, above which the spoke is read more slowly. `frame`, `message`: see the
-    protocol. `outbox_limit`: what may wait to be sent to one spoke.
-    `abort_wait`: how long the end of a call waits for the spoke to say that it has stopped;
-    `abandon_timeout`: when the place of one that never says so is given to another.
+    `grace`: how long a disconnected spoke may take to reconnect; `claim_timeout`: how long a call that must
+    not be repeated waits for it, before its outcome is uncertain. `hello_timeout`: how long to wait for the
+    first frame. `heartbeat`: time between two pings of either side; `timeout`: without a reply for this long,
+    the connection is closed.
+
+    `window`: calls that a spoke runs at a time; `queue`: calls that wait for a spoke; `subcalls`: calls that
+    a spoke makes at the hub at a time; `attempts`: spokes at which a call is tried. `operations`: of one
+    spoke; `owner_operations`: of all spokes of an owner; `namespaces`: of an owner. `max_unauthenticated`:
+    connections that have sent neither a key nor a hello yet.
+
+    `bad_frames`: frames in a minute that cannot be used, above which the connection is closed; `frame_rate`:
+    frames a second that answer no call, above which the spoke is read more slowly. `frame`, `message`: see
+    the protocol. `outbox_limit`: characters that may wait to be sent to one spoke. `abort_wait`: how long an
+    aborted call waits for the spoke to confirm that; `abandon_timeout`: when the slot of a call that is never
+    confirmed is used again. `origins`: of pages that may connect.
     """
 
     grace: float = 30.0

@@ -1,4 +1,4 @@
-"""The WebSocket endpoints of processes that join the hub (spokes, runners): origin, first frame and key."""
+"""WebSocket endpoints for processes that join the hub (spokes, runners): check origin, hello and key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ ServedHello_contra = TypeVar("ServedHello_contra", bound=ProcessHello, contravar
 
 
 class JoinSettings(Protocol):
-    """What a server sets for those who join. Times are in seconds; `recheck`: between checks of a key."""
+    """Settings for connections that are not served yet. Times are in seconds.
+
+    `hello_timeout`: how long to wait for the first frame; `recheck`: between two checks of a key.
+    `max_unauthenticated`: connections that have sent neither a key nor a hello.
+    """
 
     @property
     def origins(self) -> tuple[str, ...]: ...
@@ -70,7 +74,7 @@ class ProcessServer(Protocol[ServedHello_contra]):
 
 
 class JoinProtocol(Protocol[ReadHello_co]):
-    """What the protocols of processes differ in. `kind` is the word for such a process."""
+    """The differences between the protocols of processes. `kind` names the process: `spoke`, `runner`."""
 
     @property
     def kind(self) -> str: ...
@@ -103,7 +107,7 @@ class ProcessEndpoint(Generic[H]):
         `check_host` raises an error when a request was sent to a name that is not the hub's.
         """
         self.work = ActiveWork()
-        """Where connections are registered, to end when their key does."""
+        """The open connections, which end when their key is revoked."""
         self._server = server
         self._protocol = protocol
         self._identify = identify
@@ -130,7 +134,7 @@ class ProcessEndpoint(Generic[H]):
             log.exception("the connection of a %s failed", self._protocol.kind)
 
     def _check_origin(self, socket: AsgiSocket) -> None:
-        """Refuse pages of other sites, and too many who do not say who they are.
+        """Raise Forbidden for pages of other sites, and Unavailable for too many connections without a key.
 
         Browsers let pages open WebSockets to any site, and send an Origin.
         """
@@ -152,12 +156,12 @@ class ProcessEndpoint(Generic[H]):
         try:
             hello = await self._receive_hello(socket, 0 if identity else 1)
             by_header = identity is not None or hello.token is None
-            signed = socket.headers if by_header else {"authorization": f"Bearer {hello.token}"}
-            caller = identity or await self._authenticate(signed)
+            credentials = socket.headers if by_header else {"authorization": f"Bearer {hello.token}"}
+            caller = identity or await self._authenticate(credentials)
         except DragomanError as error:
             await self._refuse(socket, error)
             return
-        checking = asyncio.create_task(self._recheck_key(socket, signed))
+        checking = asyncio.create_task(self._recheck_key(socket, credentials))
         door.set(self._protocol.kind)
         try:
             with self.work.track(caller, lambda error: self._server.disconnect(socket, error.message)):
@@ -172,7 +176,7 @@ class ProcessEndpoint(Generic[H]):
         await self._protocol.refuse(socket, error)
 
     async def _receive_hello(self, socket: Socket, unauthenticated: int) -> H:
-        """Return the first message; `unauthenticated` is 1 while nobody knows whose it is."""
+        """Return the first frame. `unauthenticated` is 1 for a connection without a key, else 0."""
         self._unauthenticated += unauthenticated
         try:
             async with asyncio.timeout(self._server.settings.hello_timeout):
@@ -184,7 +188,7 @@ class ProcessEndpoint(Generic[H]):
         return self._protocol.decode_hello(text)
 
     async def _recheck_key(self, socket: Socket, headers: Headers) -> None:
-        """Disconnect the process when its key may no longer connect, also for another reason than its end."""
+        """Disconnect the process when its key may no longer connect, for example without its scope."""
         while True:
             await asyncio.sleep(self._server.settings.recheck)
             try:
