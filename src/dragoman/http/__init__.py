@@ -1,1 +1,1 @@
-"""HTTP client transport: connections, addresses and proxies, responses, signed webhooks."""
+"""HTTP of the hub: the client transport, requests and WebSockets over ASGI, checks of origins, webhooks."""

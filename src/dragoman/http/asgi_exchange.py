@@ -1,8 +1,8 @@
 """One HTTP request and its response over plain ASGI.
 
 Every HTTP surface of the hub uses it: the API, the gateway and `/mcp`. It reads the parts of a request that
-they need (headers, query, body up to a limit), writes responses, and knows whether a response has started, so
-that an error is sent as a response once only.
+they need (headers, query, body up to a limit), writes responses, and records whether a response has started,
+after which an error can no longer be sent as one.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ _encoder = msgspec.json.Encoder()
 
 
 PRIVATE_JSON = {"content-type": "application/json", "cache-control": "no-store"}
-RESPONSE_HEADERS = "dragoman.response_headers"  # in a scope: headers of the response, such as those of CORS
+RESPONSE_HEADERS = (
+    "dragoman.response_headers"  # key of an ASGI scope: response headers, such as those of CORS
+)
 CountReceiving: TypeAlias = Callable[[Identity], AbstractContextManager[object]]
 WHOLE_RESPONSE = "dragoman.response"
 """The type of an ASGI message with a whole response: `status`, `headers` as texts by name, `body`.
 
-A server that takes it says so in the scope's `extensions`. It spares a response half of its work.
+A server that accepts it lists it in the scope's `extensions`. It halves the work of a response.
 """
 _nothing: nullcontext[None] = nullcontext()
 
@@ -45,7 +47,7 @@ def _count_nothing(_: Identity) -> AbstractContextManager[object]:
 
 
 class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a request body: `max_values` of its JSON; `count` counts its caller's bodies being read."""
+    """Limits of a request body: `max_values` in its JSON; `count` counts the bodies that a caller sends."""
 
     count: CountReceiving = _count_nothing
     max_values: int = MAX_VALUES
@@ -62,13 +64,13 @@ SKIMMED_SLICE = 8_192  # bytes between two turns of the event loop
 
 
 class BodySkimmer(Protocol):
-    """Takes the bytes of a body as they arrive, and keeps what is needed of it."""
+    """Reads the bytes of a body as they arrive, and stores only the parts that are needed."""
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Read the next bytes."""
 
     def body(self) -> bytes:
-        """Return what was kept, once all bytes were fed."""
+        """Return the stored parts, after the last bytes."""
 
 
 class Exchange:
@@ -91,7 +93,7 @@ class Exchange:
         self.response_started = False
         self.request_id = ""
         self.response_headers: dict[str, str] = dict(scope.get(RESPONSE_HEADERS, ()))
-        """Headers of every response of this exchange, errors too."""
+        """Headers of every response of this exchange, including errors."""
         self.on_key_ended: Callable[[KeyEnded], None] | None = None
         """Called when the caller's key ends; without it the handler is cancelled. See `KeyValidity`."""
         self.body_limits = DEFAULT_BODY_LIMITS
@@ -102,7 +104,7 @@ class Exchange:
 
     @property
     def synthetic_scope(self) -> Scope:
-        """An ASGI scope like that of this request, for an exchange that no connection belongs to."""
+        """An ASGI scope like that of this request, for an exchange without a connection."""
         headers = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in self.headers.items()]
         return {"type": "http", "method": self.method, "path": self.path, "headers": headers}
 
@@ -126,10 +128,10 @@ class Exchange:
         self.receive = receive
 
     def read_body(self, limit: int, *, max_values: int | None = None) -> Awaitable[bytes]:
-        """Read the whole body, which is JSON: its shape is checked, not its syntax.
+        """Read the whole body of a JSON request. Checks its size and shape, but not its syntax.
 
-        `max_values` replaces that of `body_limits`. Raises TooLarge above `limit` bytes or with too many
-        values, BadRequest when it is nested too deeply or compressed, ClientDisconnected.
+        `limit` is in bytes; `max_values` replaces that of `body_limits`. Raises TooLarge for too many bytes
+        or values, BadRequest when it is nested too deeply or compressed, ClientDisconnected.
         """
         self._check_head(limit)
         return self._receive_body(limit, max_values or self.body_limits.max_values)
@@ -165,7 +167,10 @@ class Exchange:
                     return chunk if size == len(chunk) else b"".join(chunks)
 
     async def read_skimmed(self, limit: int, skimmer: BodySkimmer, *, max_values: int) -> bytes:
-        """Read a body; return what the skimmer keeps of it. Raises what `read_body` and the skimmer do."""
+        """Read a body; return the parts that the skimmer stores.
+
+        Raises the errors of `read_body` and of the skimmer.
+        """
         self._check_head(limit)
         shape = JsonShape(max_values=max_values)
         size = 0
@@ -187,7 +192,10 @@ class Exchange:
                     return skimmer.body()
 
     async def read_chunks(self, limit: int, *, size: int) -> AsyncIterator[bytes]:
-        """Yield the body, whatever it is, in chunks of about `size` bytes. TooLarge, ClientDisconnected."""
+        """Yield a body of any kind in chunks of at least `size` bytes, except for the last.
+
+        Raises TooLarge, ClientDisconnected.
+        """
         self._check_head(limit)
         parts: list[bytes] = []
         total = waiting = 0
@@ -228,7 +236,7 @@ class Exchange:
         fields = dict(headers or ())
         if payload and "content-type" not in fields:
             fields = {**PRIVATE_JSON, **fields}
-        if self._send_whole is self.send:  # which nobody has replaced, to see the parts
+        if self._send_whole is self.send:  # `send` was not replaced by one that needs the usual messages
             self.response_started = True
             whole = {"status": status, "headers": self._response_fields(fields), "body": payload}
             await self.send({"type": WHOLE_RESPONSE, **whole})
@@ -277,7 +285,7 @@ async def encode_response(body: Any) -> bytes:
 
 
 def header_value(text: str) -> str:
-    """Return a client's text as a header can carry it: percent-encoded where it is not plain ASCII."""
+    """Return a client's text as the value of a header, percent-encoded unless it is printable ASCII."""
     return text if text.isascii() and text.isprintable() else quote(text, safe="/:,")
 
 
@@ -288,7 +296,7 @@ ErrorHandler: TypeAlias = Callable[[Exchange, DragomanError], Awaitable[None]]
 async def handle(exchange: Exchange, handler: Handler, *, on_error: ErrorHandler) -> None:
     """Run a request's handler and turn its exceptions into responses.
 
-    An unexpected exception is logged with its traceback and answered without its text: that may hold secrets.
+    An unexpected exception is logged with its traceback. The response omits its text, which may hold secrets.
     """
     try:
         await handler(exchange)

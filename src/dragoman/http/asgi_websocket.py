@@ -1,4 +1,4 @@
-"""WebSockets of an ASGI server: text messages, refusals, and the key of a client that cannot set headers."""
+"""WebSockets of an ASGI server: text messages, refusals, and keys of clients that cannot set headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY_PREFIX = "dragoman.key."
 
 
 class SocketClosed(Exception):
-    """The WebSocket is closed; by the other side, with this code, if it is known."""
+    """The WebSocket is closed. `code` is the close code of the other side, if it is known."""
 
     def __init__(self, code: int | None = None) -> None:
         super().__init__(code)
@@ -39,7 +39,7 @@ class AsgiSocket:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers = read_socket_headers(scope)
-        """By lower-case name, with the key of a page as `authorization`."""
+        """Headers by lower-case name, with the key of a page as `authorization`."""
         self._subprotocol = SUBPROTOCOL if SUBPROTOCOL in offered_protocols(scope) else None
         self._receive = receive
         self._send = send
@@ -85,7 +85,7 @@ class AsgiSocket:
     async def _send_message(self, message: dict[str, object]) -> None:
         try:
             await self._send(message)
-        except (OSError, RuntimeError) as error:  # how servers say that it is closed
+        except (OSError, RuntimeError) as error:  # servers raise these for a closed socket
             raise SocketClosed from error
 
 

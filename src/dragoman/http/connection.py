@@ -15,10 +15,10 @@ import msgspec
 from dragoman.errors import ProviderCategory, ProviderError, WireError
 from dragoman.http.response_parser import ResponseParser
 
-HIGH_WATER = 128 * 1024  # bytes of a body not yet taken, from which on the server has to wait
+HIGH_WATER = 128 * 1024  # buffered bytes of a body above which nothing more is read from the socket
 WRITE_SIZE = 256 * 1024
 NEVER = float("inf")
-CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
+CLOCK_RESOLUTION = 0.001  # seconds; uvloop's clock counts in milliseconds
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -80,7 +80,10 @@ class HttpConnection(asyncio.Protocol):
     # ---- requests and responses ----------------------------------------------------------------------------
 
     async def send(self, request: HttpRequest) -> ResponseParser:
-        """Send a request and wait for the head of its response. Failure or cancellation closes the socket."""
+        """Send a request and wait for the head of its response. Raises ProviderError.
+
+        Failure and cancellation close the socket.
+        """
         self._parser = parser = ResponseParser(no_body=request.no_response_body)
         self._error = None
         self._request_sent = False
@@ -107,8 +110,8 @@ class HttpConnection(asyncio.Protocol):
     async def receive(self, parser: ResponseParser) -> bytes:
         """Return the body received since the last call, waiting for at least one byte; b"" at its end.
 
-        A long one is returned in parts of `MAX_TAKE` bytes, one for each iteration of the event loop: a
-        server that sends as fast as it can keeps nobody else from being served.
+        A longer one is returned in parts of `MAX_TAKE` bytes, one for each iteration of the event loop, so
+        that a fast server does not keep other tasks from running. Raises ProviderError.
         """
         while not parser.buffered:
             if parser.complete:
@@ -129,7 +132,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection can send another request: the response is complete and nothing is amiss."""
+        """Whether the connection can send another request: the response is complete and as expected."""
         parser = self._parser
         if parser is None or not (parser.complete and parser.keep_alive and self._request_sent):
             return False
@@ -220,7 +223,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _pause_reading(self) -> None:
         self._reading_paused = True
-        self._deadline = NEVER  # the pause is ours
+        self._deadline = NEVER  # we cause the pause, not the server
         cast(asyncio.Transport, self._transport).pause_reading()
 
     def _resume_reading(self) -> None:

@@ -1,8 +1,8 @@
 """Content codings of responses: gzip, deflate, br and zstd, decoded as they arrive.
 
 The hub asks for none of them (`accept-encoding: identity`), but some servers and proxies compress anyway.
-What one read yields is bounded, and the event loop gets a turn between two pieces, so that a compression bomb
-meets the limits of its reader before it fills the memory or holds the loop.
+Each read returns a bounded piece, and other tasks run between two pieces, so that a compression bomb exceeds
+the limits of its reader before it fills the memory or blocks the event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.errors import ProviderError
 from dragoman.redaction import safe_line
 
 PIECE = 256 * 1024  # bytes of decoded body for one read
-ZSTD_SLICE = 256  # bytes; zstd makes at most 128 kB of 4 bytes, and has no limit of its own
+ZSTD_SLICE = 256  # bytes; 4 bytes of zstd can decode to 128 kB, and the library has no limit of its output
 ZSTD_WINDOW = 8 * 1024 * 1024  # bytes, as RFC 9659 allows
 MAX_CODINGS = 4
 GZIP_BITS, ZLIB_BITS, RAW_BITS = 31, 15, -15
@@ -30,18 +30,18 @@ Receive = Callable[[], Awaitable[bytes]]
 
 
 class Decoder(Protocol):
-    """Decodes one body. `finished`: it is complete; `waiting`: received data is still to be decoded."""
+    """Decodes one body. `finished`: it is complete. `waiting`: `feed(b"")` returns more of it."""
 
     finished: bool
     waiting: bool
 
     def feed(self, data: bytes) -> bytes:
-        """Return some decoded bytes; of no data, more of what is waiting. Invalid data raises any error."""
+        """Return some decoded bytes, perhaps none. Raises any exception for invalid data."""
         ...
 
 
 class DecodedBody:
-    """The body of a response without one content coding. `receive` is like `Response.receive`."""
+    """The body of a response with one content coding removed. `receive` is like `Response.receive`."""
 
     def __init__(self, receive: Receive, coding: str, *, peer: str) -> None:
         self._receive_coded = receive
@@ -51,7 +51,7 @@ class DecodedBody:
         self._is_plain = False
 
     async def receive(self) -> bytes:
-        """Return decoded bytes; b"" at the end. ProviderError if the data is invalid or cut short."""
+        """Return decoded bytes; b"" at the end. Raises ProviderError if the data is invalid or cut short."""
         while True:
             if self._decoder is not None and self._decoder.waiting:
                 await asyncio.sleep(0)
@@ -65,7 +65,7 @@ class DecodedBody:
                 return piece
 
     def _end(self, data: bytes) -> bytes:
-        """Return what is not coded; at the end of the body nothing, if it is complete."""
+        """Return plain data. Raises ProviderError at the end of a body that is incomplete."""
         if not data and self._decoder is not None and not self._decoder.finished:
             raise ProviderError(
                 f"the response of {self._peer} ended in the middle of its {self._coding} data",
@@ -82,14 +82,17 @@ class DecodedBody:
             self._decoder = make_decoder(self._coding, peer=self._peer)
         try:
             return self._decoder.feed(data)
-        except Exception:  # noqa: BLE001 - each library has its own
+        except Exception:  # noqa: BLE001 - each library has its own exceptions
             raise ProviderError(
                 f"{self._peer} sent data that is not valid {self._coding}", category="api_error"
             ) from None
 
 
 class InflateDecoder:
-    """Decodes gzip, of any number of members, and deflate, with or without zlib's header."""
+    """Decodes gzip with any number of members, and deflate with or without zlib's header.
+
+    `bits` are zlib's window bits; None finds out whether deflate has the header.
+    """
 
     def __init__(self, bits: int | None) -> None:
         self.finished = False
@@ -117,7 +120,10 @@ class InflateDecoder:
         return piece
 
     def _open(self, data: bytes) -> bool:
-        """Tell zlib's format, which RFC 9110 wants, from raw deflate, which some servers send."""
+        """Choose between zlib's format (RFC 9110) and raw deflate, which some servers send.
+
+        Returns False if there is not enough data to tell.
+        """
         if len(data) < 2:
             self._rest = data
             return False
@@ -178,9 +184,9 @@ class ZstdDecoder:
 
 
 def decode_body(receive: Receive, codings: str, *, peer: str) -> Receive:
-    """Return a `receive` that decodes what the header Content-Encoding names.
+    """Return a `receive` that removes the codings in a Content-Encoding header.
 
-    It raises ProviderError `api_error` for a coding that cannot be decoded here.
+    It raises ProviderError `api_error` for a coding that is not supported.
     """
     names = [name.strip().lower() for name in codings.split(",")]
     names = [name.removeprefix("x-") for name in names if name not in ("", "identity")]
@@ -198,11 +204,12 @@ async def refuse_coding(coding: str, *, peer: str) -> bytes:
 
 
 def is_mislabelled(coding: str, data: bytes) -> bool:
-    """Whether a body is not compressed at all, as behind proxies that decode it and leave the header.
+    """Return whether a body is not compressed at all: some proxies decode it and leave the header.
 
-    `data` is its first read. No br begins with a brace: that is the end of an empty stream, with padding that
-    RFC 7932 does not allow; nor does raw deflate, of a text that is not mostly of letters beyond Latin. After
-    white space, only a document that was read whole counts as one, and a stream only with its first word.
+    `data` is its first read. Compressed data does not begin with a brace: in br that would be the end of an
+    empty stream, with padding that RFC 7932 does not allow; raw deflate begins so only for texts that are
+    mostly not in Latin script. JSON that begins with white space is recognised only if it was read whole, and
+    an event stream only by its first field.
     """
     start = {"gzip": GZIP_START, "zstd": ZSTD_START[:1]}.get(coding)
     if start is not None:
@@ -212,7 +219,7 @@ def is_mislabelled(coding: str, data: bytes) -> bool:
 
 
 def make_decoder(coding: str, *, peer: str) -> Decoder:
-    """Return a decoder. ProviderError when its library is not installed."""
+    """Return a decoder. Raises ProviderError when its library is not installed."""
     try:
         return DECODERS[coding]()
     except ImportError:
@@ -221,7 +228,7 @@ def make_decoder(coding: str, *, peer: str) -> Decoder:
 
 def unknown_coding(coding: str, *, peer: str) -> ProviderError:
     return ProviderError(
-        f"{peer} answered in the coding {safe_line(coding[:40])!r}, which cannot be decoded",
+        f"{peer} responded with the content encoding {safe_line(coding[:40])!r}, which cannot be decoded",
         category="api_error",
         hint="turn off compression in the proxy between the provider and the hub",
     )

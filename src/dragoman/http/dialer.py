@@ -1,6 +1,6 @@
-"""Open connections: name resolution, happy eyeballs, TLS, proxy tunnels.
+"""Open connections: name resolution, Happy Eyeballs, TLS, proxy tunnels.
 
-Sources: RFC 8305 (happy eyeballs), RFC 9110 §9.3.6 (CONNECT).
+Sources: RFC 8305 (Happy Eyeballs), RFC 9110 §9.3.6 (CONNECT).
 TLS trusts the system's certificates, or those of SSL_CERT_FILE.
 """
 
@@ -18,7 +18,7 @@ from dragoman.errors import ProviderError
 from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
 from dragoman.http.url_and_proxy import Address, Proxy
 
-ATTEMPT_DELAY = 0.25
+ATTEMPT_DELAY = 0.25  # seconds between two connection attempts
 AddrInfo: TypeAlias = tuple[Any, ...]  # an entry of getaddrinfo
 
 
@@ -34,7 +34,7 @@ class Dialer:
     """Opens connections to servers, directly or through a proxy."""
 
     def __init__(self) -> None:
-        self._ssl: ssl.SSLContext | None = None
+        self._tls = TlsContext()
 
     async def dial(self, address: Address, proxy: Proxy | None = None) -> HttpConnection:
         """Open a connection to a server. Raises ProviderError `network`."""
@@ -51,15 +51,9 @@ class Dialer:
             raise ProviderError(message, category="network", transient=is_transient(error)) from None
 
     async def _connect(self, address: Address, *, peer: str = "") -> HttpConnection:
-        tls = await self._ssl_context() if address.tls else None
+        tls = await self._tls.load() if address.tls else None
         sock = await open_socket(address)
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: HttpConnection(peer or address.authority),
-            sock=sock,
-            ssl=tls,
-            server_hostname=address.host if tls else None,
-        )
-        return connection
+        return await open_http(sock, peer=peer or address.authority, tls=tls, host=address.host)
 
     async def _tunnel(self, connection: HttpConnection, proxy: Proxy, *, target: Address) -> None:
         """Open a tunnel through the proxy with CONNECT, and start TLS in it."""
@@ -75,18 +69,42 @@ class Dialer:
                 raise ProxyConnectError(response.status)
             if response.extra_data:
                 raise ConnectionAbortedError("it sent data after its response")
-            await connection.start_tls(await self._ssl_context(), target.host)
+            await connection.start_tls(await self._tls.load(), target.host)
         except BaseException:
             connection.abort()
             raise
 
-    async def _ssl_context(self) -> ssl.SSLContext:
-        """Load the trust store, once and in a thread: it takes tens of milliseconds."""
-        if self._ssl is None:
+
+class TlsContext:
+    """The TLS context for connections to servers."""
+
+    def __init__(self) -> None:
+        self._context: ssl.SSLContext | None = None
+
+    async def load(self) -> ssl.SSLContext:
+        """Return the context. It is loaded once and in a thread: it takes tens of milliseconds."""
+        if self._context is None:
             context = await asyncio.to_thread(ssl.create_default_context)
             context.set_alpn_protocols(["http/1.1"])
-            self._ssl = context
-        return self._ssl
+            self._context = context
+        return self._context
+
+
+async def open_http(
+    sock: socket.socket, *, peer: str, tls: ssl.SSLContext | None, host: str
+) -> HttpConnection:
+    """Return an HTTP connection over a connected socket, with TLS for `host` if `tls` is set.
+
+    The socket is closed if that fails. Raises OSError.
+    """
+    try:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: HttpConnection(peer), sock=sock, ssl=tls, server_hostname=host if tls else None
+        )
+    except BaseException:
+        sock.close()
+        raise
+    return connection
 
 
 async def open_socket(address: Address) -> socket.socket:
@@ -162,7 +180,7 @@ def describe_error(error: OSError) -> str:
         case ssl.SSLError():
             return f"TLS failed ({error.reason or 'no reason given'})"
         case OSError(errno=int(code)) if code in errno.errorcode and not isinstance(error, socket.gaierror):
-            return os.strerror(code)  # asyncio has texts of its own, such as "Connect call failed"
+            return os.strerror(code)  # asyncio's own text would be "Connect call failed"
         case _:
             return error.strerror or str(error) or type(error).__name__
 

@@ -1,7 +1,7 @@
 """Cancellation of a request's work when its client disconnects.
 
-ASGI servers do not report a closed connection when something is sent; only `receive` does. So a task reads
-the request's channel while the work is done, unless the server can call back (`DisconnectSource`).
+ASGI servers report a closed connection only in `receive`, not when something is sent. So a task calls
+`receive` while the handler works, unless the server can call back (`DisconnectSource`).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from types import TracebackType
 
 from dragoman.http.asgi_exchange import Exchange
 
-CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
-WATCH_DELAY = 0.02  # seconds; requests that are answered by then never pay for a task that watches
+CLOCK_RESOLUTION = 0.001  # seconds; uvloop's clock counts in milliseconds
+WATCH_DELAY = 0.02  # seconds; a request that ends earlier needs no watching task
 
 
 class DisconnectSource(ABC):
-    """What a request is received by, if it can call back when the client disconnects: that takes no task."""
+    """The owner of a `receive` that can call back when the client disconnects, which needs no task."""
 
     @abstractmethod
     def watch_disconnect(self, callback: Callable[[], None] | None) -> bool:
-        """Call `callback` once the client has disconnected, or no longer with None; return whether it will.
+        """Call `callback` when the client disconnects; with None, do not any more. Return whether it will.
 
-        False while `receive` still has something to return. Nobody may receive meanwhile.
+        False while `receive` has messages to return. `receive` must not be called meanwhile.
         """
 
 
 class LateStarts:
-    """Starts the watches of one event loop that are open after `WATCH_DELAY`, with one timer for all."""
+    """Starts the watches that are still open after `WATCH_DELAY`, with one timer for an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -40,7 +40,7 @@ class LateStarts:
     @staticmethod
     def add(watch: DisconnectWatch) -> None:
         """Start a watch after the delay, unless its block has ended by then."""
-        global _late_starts  # noqa: PLW0603 - a program has one event loop, and every request comes here
+        global _late_starts  # noqa: PLW0603 - a program has one event loop, and this runs for every request
         loop, starts = asyncio.get_running_loop(), _late_starts
         if starts is None or starts.loop is not loop:
             starts = _late_starts = LateStarts(loop)
@@ -63,9 +63,9 @@ _late_starts: LateStarts | None = None  # of the event loop that was used last
 class DisconnectWatch:
     """`with DisconnectWatch(exchange) as watch`: cancel the block when the client disconnects.
 
-    Set `response_complete` before the last part of the response is sent, because the channel reports a
-    disconnect then too. After a disconnect the block ends without an error and `disconnected` is set.
-    Watching begins after `WATCH_DELAY`, with `at_once` when the block begins.
+    Set `response_complete` before the last part of the response is sent, because `receive` reports the end of
+    a response as a disconnect, too. After a disconnect the block ends without an error and `disconnected` is
+    set. Watching starts after `WATCH_DELAY`, or with `at_once` when the block is entered.
     """
 
     __slots__ = ("_at_once", "_exchange", "_source", "_watch", "disconnected", "response_complete", "task")
@@ -102,8 +102,8 @@ class DisconnectWatch:
         return task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError)
 
     def start(self) -> None:
-        """Begin to watch."""
-        source = getattr(self._exchange.receive, "__self__", None)  # unless something is in between
+        """Start to watch."""
+        source = getattr(self._exchange.receive, "__self__", None)  # the server, if `receive` is its method
         if isinstance(source, DisconnectSource) and source.watch_disconnect(self._on_disconnect):
             self._source = source
         else:

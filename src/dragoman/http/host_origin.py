@@ -1,8 +1,8 @@
 """Strict parsing of `Host` and `Origin`: one result for each valid spelling, none for an invalid one.
 
-Browsers send these headers in one form. Whatever a lenient parser would also accept (user information, tabs,
-percent-encoding, zones, a trailing dot) is somebody's attempt to be taken for another host, so it has no
-value here. Sources: RFC 9110 section 7.2, RFC 6454 section 7, RFC 3986 section 3.2.
+Browsers send these headers in one form. Whatever else a lenient parser accepts (user information, tabs,
+percent-encoding, zones, a trailing dot) may be an attempt to pass for another host, so it is invalid here.
+Sources: RFC 9110 section 7.2, RFC 6454 section 7, RFC 3986 section 3.2.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def parse_authority(text: str) -> Authority | None:
-    """Parse a `Host` header; None when it is not valid, of several hosts too."""
+    """Parse a `Host` header; None when it is not valid, or has several hosts."""
     found = AUTHORITY.fullmatch(text.lower()) if text.isascii() else None
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Entities of HTML, resolved in whatever somebody sends as a page."""
+"""Resolve the entities of untrusted HTML."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ HUGE_REFERENCE = re.compile(r"&#[0-9]{9,};?")  # `unescape` fails above 4,300 di
 
 
 def unescape_entities(text: str) -> str:
-    """Return text with its entities resolved."""
+    """Return text with its entities resolved; huge numeric references become `�`."""
     return unescape(HUGE_REFERENCE.sub("\ufffd", text)) if "&" in text else text

@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.errors import Unavailable
 
-ABORT_SECONDS = 1.0  # for aborted requests to send their last words
+ABORT_SECONDS = 1.0  # that aborted requests get to send their last events
 
 
 class InFlightRequests:
@@ -18,18 +18,18 @@ class InFlightRequests:
 
     def __init__(self) -> None:
         self.active: dict[TrackedRequest, None] = {}
-        """Those that have not ended, in the order of their arrival."""
+        """The requests that have not ended, in the order of their arrival."""
         self.idle = asyncio.Event()
-        """Set when the last one ends."""
+        """Set when the last request ends."""
 
     def __len__(self) -> int:
-        """How many requests are in flight."""
+        """Return the number of requests in flight."""
         return len(self.active)
 
     def track(self, abort: Callable[[], None] | None = None) -> TrackedRequest:
         """Return a context manager that counts a request while its block runs.
 
-        When its time is over `abort` is called. Without one the block's task is cancelled and the block
+        `abort` is called when the request has to end. Without it the block's task is cancelled, and the block
         raises Unavailable.
         """
         return TrackedRequest(self, abort)
@@ -84,7 +84,7 @@ class TrackedRequest:
             raise Unavailable("the hub is shutting down; retry the request") from None
 
     def abort(self) -> None:
-        """End the request: its time is over."""
+        """End the request because the hub shuts down."""
         if self._abort is not None:
             self._abort()
         elif self._task is not None:

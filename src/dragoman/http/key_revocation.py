@@ -13,8 +13,9 @@ from dragoman.revocable_work import ActiveWork
 class KeyValidity:
     """`with KeyValidity(exchange, work)`: run the block while the caller's key is valid.
 
-    When the key ends, the block is cancelled and raises KeyEnded. A handler that can tell its client itself
-    sets `exchange.on_key_ended`, and is not cancelled. A class, not a generator: every request enters it.
+    When the key is revoked or expires, the block is cancelled and raises KeyEnded. A handler that can report
+    this to its client itself sets `exchange.on_key_ended`, and is not cancelled. This is a class instead of a
+    generator, because every request enters it.
     """
 
     __slots__ = ("_error", "_exchange", "_remove", "_task", "_work")

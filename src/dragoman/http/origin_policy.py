@@ -1,18 +1,17 @@
 """Check `Host` and `Origin` of requests, so that web pages cannot reach a hub on this machine.
 
-A page can send requests to 127.0.0.1, also under its own name that resolves there (DNS rebinding); the
-`Origin` and `Host` headers show it. Specification: MCP 2026-07-28, basic/transports, "Security Warning".
+A page can send requests to 127.0.0.1, also by a host name of its own that resolves to it (DNS rebinding); the
+`Origin` and `Host` headers reveal that. Specification: MCP 2026-07-28, basic/transports, "Security Warning".
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from ipaddress import ip_address
 
 from dragoman.errors import DragomanError, Forbidden
 from dragoman.http.host_origin import Authority, parse_authority, parse_origin
+from dragoman.http.url_and_proxy import is_loopback
 
-LOCALHOST = "localhost"
 HOSTS_HINT = "add it to mcp.hosts in dragoman.yaml"
 ORIGINS_HINT = "add it to mcp.origins in dragoman.yaml"
 
@@ -27,9 +26,9 @@ class MisdirectedRequest(DragomanError):
 class OriginPolicy:
     """Checks the `Host` and `Origin` headers.
 
-    `hosts` are further names of this hub, with or without a port; `origins` are further allowed origins, `*`
-    for all. Requests over loopback must use a loopback name or one of `hosts`; requests over other interfaces
-    may use any name unless `hosts` are configured.
+    `hosts` are names of this hub, with or without a port; `origins` are allowed origins, `*` for all; both in
+    addition to loopback names. Requests over loopback must use a loopback name or one of `hosts`; requests
+    over other interfaces may use any name unless `hosts` are configured.
     """
 
     def __init__(self, *, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
@@ -84,18 +83,7 @@ class OriginPolicy:
 def is_cross_site_subresource(headers: Mapping[str, str]) -> bool:
     """Return whether a page of another site loads this as an image, a script or another subresource.
 
-    Browsers send no `Origin` for these, but `Sec-Fetch-Site`. Following a link (navigation) does not count.
+    Browsers send no `Origin` for these, but `Sec-Fetch-Site`. Following a link (`navigate`) is allowed.
     """
     mode = headers.get("sec-fetch-mode", "navigate")
     return headers.get("sec-fetch-site") == "cross-site" and mode != "navigate"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is `localhost`, in 127.0.0.0/8, or ::1."""
-    if host == LOCALHOST:
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

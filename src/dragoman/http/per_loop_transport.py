@@ -1,4 +1,4 @@
-"""A transport for programs without a hub: opened by the first request of each event loop."""
+"""A transport for the library: opened by the first request of each event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 class LazyTransport:
     """A transport for any number of event loops, also in several threads at once.
 
-    Each loop has its own connections, since a socket can be used by the loop that opened it only.
+    Each loop has its own connections, since only the loop that opened a socket can use it.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -36,7 +36,7 @@ class LazyTransport:
         return await transport.send(method, url, headers=headers, body=body, timeouts=timeouts)
 
     async def close(self) -> None:
-        """Close what the running event loop has opened; other loops keep their connections."""
+        """Close the connections of the running event loop; other loops keep theirs."""
         transport = self._transports.pop(asyncio.get_running_loop(), None)
         if transport is not None:
             await transport.close()

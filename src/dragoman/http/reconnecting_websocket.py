@@ -1,6 +1,6 @@
-"""Clients of a hub's WebSocket that serve until they are closed: what spokes and runners have in common.
+"""WebSocket clients that serve a hub until they are closed: the common part of spokes and runners.
 
-A client keeps a connection, and opens another when it is lost. What a connection carries is a subclass's.
+A client has one connection, and opens another when it is lost. Subclasses define what it carries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ERRORS_BY_CODE: Mapping[str, type[DragomanError]] = {
 class ReconnectingClient(ABC):
     """Serves a hub in `async with`, or by `run()` until `close()`.
 
-    A subclass sets `_ready` once the hub has taken what it offers.
+    A subclass sets `_ready` once the hub has accepted its offer.
     """
 
     def __init__(self, url: str) -> None:
@@ -51,10 +51,10 @@ class ReconnectingClient(ABC):
         self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin to serve, also again after a close. Raises Conflict if it serves already."""
+        """Start to serve; also again after `close`. Raises Conflict if it serves already."""
         if self._running is not None:
             if not self._running.done():
-                raise Conflict(f"{self!r} serves already; make a second one to connect twice")
+                raise Conflict(f"{self!r} serves already; create a second one to connect twice")
             self._ready, self._closing = asyncio.Event(), asyncio.Event()
         self._running = asyncio.create_task(self.run())
         try:
@@ -69,7 +69,7 @@ class ReconnectingClient(ABC):
         await self.close()
 
     async def ready(self) -> None:
-        """Wait until the hub has taken what is offered. Raises what run() raises."""
+        """Wait until the hub has accepted the offer. Raises the errors of run()."""
         waiting = asyncio.create_task(self._ready.wait())
         running = [] if self._running is None else [self._running]
         await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
@@ -79,12 +79,12 @@ class ReconnectingClient(ABC):
                 task.result()
 
     async def finished(self) -> None:
-        """Wait until run() has ended in `async with`. Raises what it raises."""
+        """Wait until the `run` of an `async with` has ended. Raises its errors."""
         if self._running is not None:
             await asyncio.shield(self._running)
 
     async def close(self) -> None:
-        """Take nothing more, let what is under way end, and disconnect."""
+        """Accept nothing more, wait for what runs, and disconnect. Raises the errors of run()."""
         self._closing.set()
         if self._running is not None:
             await asyncio.wait([self._running])
@@ -115,7 +115,7 @@ class ReconnectingClient(ABC):
     async def _serve_until_closed(
         self, serving: Coroutine[Any, Any, None], *, end: Callable[[], Awaitable[None]]
     ) -> None:
-        """Serve until the connection ends; when this client is closed before, `end` ends it in order."""
+        """Serve until the connection ends; if this client is closed before that, call `end` first."""
         task = asyncio.create_task(serving)
         closing = asyncio.create_task(self._closing.wait())
         try:
@@ -138,7 +138,7 @@ class ReconnectingClient(ABC):
 
 
 async def exchange_hello(socket: ClientConnection, hello: str, *, decode: Callable[[str | bytes], T]) -> T:
-    """Send the first frame; return the hub's answer. Raises Unavailable, and what `decode` raises."""
+    """Send the first frame; return the hub's reply. Raises Unavailable, and the errors of `decode`."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             await socket.send(hello)
@@ -150,11 +150,11 @@ async def exchange_hello(socket: ClientConnection, hello: str, *, decode: Callab
 async def run_until_one_ends(
     *parts: Coroutine[Any, Any, None], on_end: Callable[[], None] | None = None
 ) -> None:
-    """Run the parts of a connection until one of them ends, and end the others.
+    """Run the parts of a connection until one of them ends, and cancel the others.
 
-    `on_end` is called before they are. Raises what a part raises, but not that the connection is closed.
+    `on_end` is called before that. Raises the error of a part, unless it is that the connection is closed.
     """
-    tasks = [asyncio.create_task(each) for each in parts]
+    tasks = [asyncio.create_task(part) for part in parts]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -11,8 +11,8 @@ import httptools
 
 from dragoman.errors import WireError
 
-HEAD_LIMIT = 64 * 1024
-MAX_TAKE = 32 * 1024  # bytes of a body that are handed out at once
+HEAD_LIMIT = 64 * 1024  # bytes
+MAX_TAKE = 32 * 1024  # bytes of a body that `take_body` returns at once
 
 
 class ResponseParser:
@@ -36,8 +36,8 @@ class ResponseParser:
         self._until_close = False  # the body ends when the connection closes
         self._interim = False  # within a 1xx response
         self._chunks: list[bytes | memoryview] = []
-        self.on_body = self._chunks.append  # httptools calls it for each of the hundred pieces of a read
-        self._end = 0  # how many chunks there were when the response was complete
+        self.on_body = self._chunks.append  # called by httptools, up to a hundred times for one read
+        self._end = 0  # the number of chunks when the response was complete
         self._overhead = 0  # bytes since the last body data: head, chunk sizes, trailers
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -92,9 +92,9 @@ class ResponseParser:
         return body
 
     def hand_over(self) -> bool:
-        """Call `on_read` with the body so far, if that is short; return whether it took it.
+        """Call `on_read` with the body so far, if that is short; return whether it has handled it.
 
-        Not with the end of the body: its reader has to learn of that, and nothing else would wake it.
+        Not at the end of the body, of which the reader has to learn: nothing else would wake it up.
         """
         if self.on_read is None or self.complete or not 0 < self.buffered <= MAX_TAKE:
             return False
@@ -106,7 +106,7 @@ class ResponseParser:
         return False
 
     def _count_body(self, before: int) -> None:
-        """Count the pieces behind the first `before`; what follows the end of the response is dropped."""
+        """Count the chunks after the first `before`; drop those after the end of the response."""
         chunks = self._chunks
         if self.complete and len(chunks) > self._end:
             self.extra_data = True
@@ -152,7 +152,7 @@ class ResponseParser:
             self.headers = {}
             return
         headers = self.headers
-        is_long = self._overhead > HEAD_LIMIT  # with what has arrived behind the head
+        is_long = self._overhead > HEAD_LIMIT  # it may include bytes after the head
         if is_long and sum(map(len, headers)) + sum(map(len, headers.values())) > HEAD_LIMIT:
             raise WireError(f"sent more than {HEAD_LIMIT} bytes of headers")
         self.status = status
@@ -172,6 +172,6 @@ class ResponseParser:
 
 
 def parse_error(error: Exception) -> WireError:
-    """Return the WireError of one of our callbacks, or one for what the parser rejected."""
+    """Return the WireError that one of our callbacks raised, else one for invalid data."""
     cause = error.__context__
     return cause if isinstance(cause, WireError) else WireError("sent something that is not HTTP")

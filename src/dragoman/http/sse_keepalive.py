@@ -15,8 +15,8 @@ from types import TracebackType
 class KeepAlive:
     """Call `send_comment` after `interval` seconds without output. Use it in `async with`.
 
-    With each write set `last_output` to the event loop's time: an attribute, as chunks are many. An event
-    that takes several writes is sent in `async with keep_alive.paused()`: a comment would break it.
+    Set `last_output` to the event loop's time at each write (an attribute, to cost little for each chunk).
+    Send an event that needs several writes in `async with keep_alive.paused()`, as a comment would break it.
     """
 
     def __init__(self, send_comment: Callable[[], Awaitable[None]], interval: float) -> None:
@@ -53,7 +53,7 @@ class KeepAlive:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Send no comment while the block runs; one that is being sent goes before it."""
+        """Send no comment while the block runs, after waiting for one that is being sent."""
         self._is_paused = True
         try:
             if self._sending is not None and not self._sending.done():

@@ -39,14 +39,14 @@ MANAGED_HEADERS = {
 class Response:
     """A response whose head is complete and whose body may still arrive; header names are lower-case.
 
-    Read it to the end, or end it with `abort`, `close` or `async with`.
+    Read it to the end, or end it with `abort`, `close` or `async with`: until then it occupies a connection.
     """
 
     receive: Callable[[], Awaitable[bytes]]
     """Returns the body received since the last call, waiting for at least one byte; b"" at its end.
 
     Raises ProviderError if the body is cut short, or if the response was ended. It is the connection's own
-    method, not one that calls it: it runs for every read.
+    method, not a wrapper, because it is called for every read.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Response:
     def on_read(self, callback: Callable[[bytes], bool]) -> None:
         """Call `callback` with each short read that arrives while somebody waits for `receive`.
 
-        It returns whether it took the read, or leaves it to `receive`; it raises nothing. Until the response
-        is ended. Of a body that is encoded, it is not called.
+        It returns whether it has handled the read; otherwise `receive` returns it. It must not raise. It is
+        called until the response is ended, and not for a body with a content encoding.
         """
         if "content-encoding" not in self.headers:
             self._parser.on_read = callback
@@ -179,7 +179,7 @@ class HostPool:
             connection.abort()
 
     async def wait_for_slot(self) -> None:
-        """Take the next slot that becomes free; the one who waits longest gets it."""
+        """Wait for a slot and take it; slots are given in the order of waiting."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -190,7 +190,7 @@ class HostPool:
             raise
 
     def free_slot(self) -> None:
-        """Release a slot, or hand it over to the request that waits longest for one."""
+        """Release a slot, or hand it to the request that has waited longest."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -207,9 +207,10 @@ class HostPool:
 
 @lru_cache(maxsize=64)
 def encode_lines(first_lines: tuple[str, ...], headers: tuple[tuple[str, str], ...]) -> bytes:
-    """Encode the lines of a head, each with its line break. ValueError for what HTTP does not allow.
+    """Encode the lines of a head, each with its line break. Raises ValueError for invalid characters.
 
-    Cached, because a server gets the same headers with most requests; not many, because they hold keys.
+    Cached, because most requests to a server have the same headers; the cache is small, because they contain
+    keys.
     """
     own = (f"{name}: {value}" for name, value in headers if not is_managed_header(name))
     lines = [*first_lines, *own, ""]
@@ -304,7 +305,7 @@ class Transport:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Close all connections, active ones too."""
+        """Close all connections, including active ones."""
         closing = [connection.closed for connection in self._connections]
         for connection in self._connections:
             connection.abort()
@@ -321,7 +322,7 @@ class Transport:
         return host
 
     async def _wait_for_slot(self, host: HostPool, request: HttpRequest) -> None:
-        """Wait for one of the server's connection slots. ProviderError `timeout`."""
+        """Wait for one of the server's connection slots. Raises ProviderError `timeout`."""
         try:
             async with asyncio.timeout_at(connect_deadline(request)):
                 await host.wait_for_slot()

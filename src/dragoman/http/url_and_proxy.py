@@ -65,7 +65,7 @@ def parse_url(url: str) -> tuple[Address, str]:
 
 
 def split_url(url: str) -> SplitResult:
-    """Split an http(s) URL. Raises ValueError, whose message does not contain the URL."""
+    """Split an http(s) URL. Raises ValueError with a message that does not contain the URL."""
     if FORBIDDEN_CHARACTERS.search(url):
         raise ValueError("it contains spaces or control characters")
     try:
@@ -159,4 +159,11 @@ def in_network(host: str, network: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    return host == "localhost" or in_network(host, "127.0.0.0/8") or in_network(host, "::1/128")
+    """Return whether a host is `localhost`, in 127.0.0.0/8, or ::1."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

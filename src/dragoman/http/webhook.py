@@ -20,8 +20,8 @@ from dragoman.ids import new_id
 from dragoman.json_decoding import parse_digits
 
 WEBHOOK_PREFIX = "whsec_"
-RESPONSE_LIMIT = 1_000_000
-REQUEST_LIMIT = 8_000_000
+RESPONSE_LIMIT = 1_000_000  # bytes
+REQUEST_LIMIT = 8_000_000  # bytes
 TOLERANCE = 300.0  # seconds between signing and verifying
 
 
@@ -56,7 +56,10 @@ class Webhook:
         return f"Webhook({self.host!r})"
 
     async def ask(self, body: bytes, *, now: Callable[[], float] = time.time) -> bytes | None:
-        """Post a body; return the response body, None for a 204. Raises ProviderError for other statuses."""
+        """Post a body; return the response body, None for a 204.
+
+        Raises ProviderError for a failed request, and for a status other than 200, 201 and 204.
+        """
         if len(body) > REQUEST_LIMIT:
             raise ProviderError(
                 f"the event is larger than {REQUEST_LIMIT} bytes and was not sent to {self.host}",
@@ -77,7 +80,7 @@ class Webhook:
 
 
 def signing_keys(secret: str) -> tuple[bytes, ...]:
-    """Return the signing keys of a secret: `whsec_` and base64 each, or one text used as it is.
+    """Return the signing keys of a secret: several `whsec_` keys in base64, or one text used as it is.
 
     Raises ConfigError for an invalid secret.
     """
@@ -118,10 +121,10 @@ def signature(key: bytes, body: bytes, *, id: str, timestamp: str) -> str:
 def verify_webhook(
     headers: Mapping[str, str], body: bytes, *, secret: str, now: float, tolerance: float = TOLERANCE
 ) -> None:
-    """Verify that the hub sent a request within `tolerance` seconds of `now`. For servers of HTTP hooks.
+    """Verify that the hub signed a request within `tolerance` seconds of `now`. For servers of HTTP hooks.
 
-    Header names are lower-case, `now` is in Unix seconds; any of several secrets and signatures may match.
-    Raises Unauthorized otherwise.
+    Header names are lower-case, `now` is in Unix seconds. One of several secrets and signatures has to match.
+    Raises Unauthorized if none does, ConfigError for an invalid secret.
     """
     id, timestamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     time = parse_digits(timestamp)

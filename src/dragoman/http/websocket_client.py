@@ -1,11 +1,10 @@
-"""WebSockets to a hub: its address, the connection, the meaning of a refusal, the delay before a retry."""
+"""WebSockets to a hub: its URL, the connection, the errors of a refusal, the delay before a retry."""
 
 from __future__ import annotations
 
 import logging
 import random
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -14,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from dragoman.errors import ConfigError, DragomanError, Forbidden, NotFound, Unauthorized, Unavailable
+from dragoman.http.url_and_proxy import is_loopback
 from dragoman.json_decoding import decode_json
 
 WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
@@ -24,7 +24,7 @@ ERRORS_BY_STATUS: Mapping[int, type[DragomanError]] = {401: Unauthorized, 403: F
 
 
 class HubErrorDetails(msgspec.Struct):
-    """What a hub's HTTP error says."""
+    """The error in the body of a hub's HTTP response."""
 
     message: str
     hint: str | None = None
@@ -40,8 +40,9 @@ _error_decoder = msgspec.json.Decoder(HubErrorBody)
 
 
 def websocket_url(hub: str, path: str) -> str:
-    """Return the URL of a hub's WebSocket: `ws://host:8000/api/spoke` for `http://host:8000`. Raises
-    ConfigError.
+    """Return the URL of a hub's WebSocket, such as `ws://host:8000/api/spoke` for `http://host:8000`.
+
+    Raises ConfigError if `hub` is not the URL of a hub.
     """
     try:
         parts = urlsplit(hub.strip())
@@ -54,23 +55,13 @@ def websocket_url(hub: str, path: str) -> str:
     return urlunsplit((WEBSOCKET_SCHEMES[parts.scheme], parts.netloc, whole, "", ""))
 
 
-def is_loopback_url(url: str) -> bool:
-    """Return whether the URL is on this machine, which no proxy serves."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 async def open_websocket(url: str, key: str | None, *, scope: str) -> ClientConnection:
     """Open a WebSocket with a key of a scope. Raises Unavailable if a retry may help, else another error."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    quiet = logging.getLogger("dragoman.websocket")
-    quiet.setLevel(logging.WARNING)  # below, it would log the key
-    proxy: Literal[True] | None = None if is_loopback_url(url) else True
+    logger = logging.getLogger("dragoman.websocket")
+    logger.setLevel(logging.WARNING)  # at lower levels it would log the key
+    # True reads the proxy from the environment; none of those serves addresses of this machine.
+    proxy: Literal[True] | None = None if is_loopback(urlsplit(url).hostname or "") else True
     try:
         return await connect(
             url,
@@ -81,7 +72,7 @@ async def open_websocket(url: str, key: str | None, *, scope: str) -> ClientConn
             open_timeout=OPEN_SECONDS,
             close_timeout=1.0,
             proxy=proxy,
-            logger=quiet,
+            logger=logger,
         )
     except InvalidURI as error:
         raise ConfigError(f"{url!r} is not the URL of a hub: {error}") from None
@@ -108,7 +99,7 @@ def error_from_response(status: int, body: bytes | bytearray, *, url: str, scope
 
 
 def key_hint(scope: str) -> str:
-    """Return what to do without a valid key."""
+    """Return a hint for clients without a valid key."""
     return f"`dragoman keys create --owner NAME --scope {scope}` makes one"
 
 

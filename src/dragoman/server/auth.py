@@ -15,7 +15,8 @@ import msgspec
 
 from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.http.asgi_exchange import Exchange
-from dragoman.http.origin_policy import OriginPolicy, is_loopback
+from dragoman.http.origin_policy import OriginPolicy
+from dragoman.http.url_and_proxy import is_loopback
 from dragoman.identity import LOCAL, Identity, SessionBounds
 from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.revocable_work import ActiveWork
