@@ -22,17 +22,14 @@ Family: TypeAlias = Literal["openai", "anthropic", "ollama", "responses"]
 
 
 class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most bytes of an answer that is a stream, and of one that is a JSON document.
-
-    `arguments` is the most characters of one tool call's arguments.
-    """
+    """Limits of an answer: bytes of a `stream` and of a JSON `document`, characters of a call's arguments."""
 
     stream: int = 256 * 1024 * 1024
     document: int = 32_000_000
     arguments: int = MAX_ARGUMENTS
 
     def check_size(self, size: int, *, is_document: bool) -> None:
-        """Raise ProviderError for an answer that has more bytes."""
+        """Raise ProviderError for an answer with too many bytes."""
         if is_document and size > self.document:
             raise ProviderError(
                 f"the answer is one JSON document of more than {self.document} bytes",
@@ -44,7 +41,7 @@ class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer_options(provider: str | None, request: ModelRequest) -> AnswerOptions:
-    """Return what the decoder of an answer is to know of its request."""
+    """Return the arguments for the decoder of the answer to a request."""
     audio = request.options.get("audio")
     audio_format = audio.get("format") if isinstance(audio, Mapping) else None
     return {
@@ -82,10 +79,10 @@ class ProviderAdapter(Protocol):
         """See `Provider.check`."""
 
     def rejected_options(self, request: ModelRequest) -> Sequence[str]:
-        """Return the options of a request that its model does not get, since it has rejected them before."""
+        """Return the options of a request that are not sent, since its model has rejected them before."""
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """Return the field that the server rejected, to retry without it; None if there is none."""
+        """Return the field that the server rejected, so that the request is retried without it, or None."""
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """Learn from the rejection of a relayed request; return whether to retry it.

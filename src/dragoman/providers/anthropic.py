@@ -26,7 +26,10 @@ _PERMANENT = re.compile(r"deprecated|not supported|unsupported|does not support|
 
 
 class AnthropicSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`version` and `beta` are sent as headers; `max_tokens` is for requests without one, None: by model."""
+    """Settings of Anthropic's API. `version` and `beta` are sent as headers.
+
+    `max_tokens` is for requests that set none; if it is None, it depends on the model.
+    """
 
     version: str = "2023-06-01"
     beta: tuple[str, ...] = ()
@@ -37,7 +40,7 @@ DEFAULT_SETTINGS = AnthropicSettings()
 
 
 class AnthropicAdapter:
-    """The protocol Messages. What a model has refused once is not sent to it again."""
+    """The Messages protocol. Fields that a model does not support are not sent to it again."""
 
     family: Family = "anthropic"
 
@@ -52,16 +55,16 @@ class AnthropicAdapter:
         return server.url("/messages", root="/v1")
 
     def models_url(self, server: UpstreamServer) -> str:
-        """See `ProviderAdapter.models_url`: without a limit the list has 20."""
+        """See `ProviderAdapter.models_url`. Without a limit the list would have 20 models."""
         url = server.url("/models", root="/v1")
         return f"{url}{'&' if '?' in url else '?'}limit=1000"
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `ProviderAdapter.headers`."""
-        reply = {"content-type": "application/json", "anthropic-version": self.settings.version}
+        headers = {"content-type": "application/json", "anthropic-version": self.settings.version}
         if self.settings.beta:
-            reply["anthropic-beta"] = ",".join(self.settings.beta)
-        return {**reply, "x-api-key": secret} if secret else reply
+            headers["anthropic-beta"] = ",".join(self.settings.beta)
+        return {**headers, "x-api-key": secret} if secret else headers
 
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
@@ -90,16 +93,18 @@ class AnthropicAdapter:
         return self._rejected_fields.options_of(request)
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `ProviderAdapter.learn_from_rejection`: nothing was put in."""
+        """See `ProviderAdapter.learn_from_rejection`. The hub adds nothing to a relayed body."""
         return False
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `ProviderAdapter.rejected_field`. Models differ in the sampling and thinking fields that they
-        take; what a model never takes is not sent to it again.
+        """See `ProviderAdapter.rejected_field`.
+
+        Models support different sampling and thinking fields. One that a model never supports is not sent to
+        it again.
         """
-        words = error_text(body) if status == _BAD_REQUEST else ""
-        field = rejected_field(words)
-        if field is not None and _PERMANENT.search(words):
+        message = error_text(body) if status == _BAD_REQUEST else ""
+        field = rejected_field(message)
+        if field is not None and _PERMANENT.search(message):
             self._rejected_fields.add(request.model, field)
         return field
 
@@ -120,5 +125,5 @@ class AnthropicProvider(ProtocolProvider[AnthropicAdapter]):
 
     @property
     def caching(self) -> PromptCacheMonitor:
-        """What watches how well prompts are cached."""
+        """The monitor of the prompt cache."""
         return self.adapter.caching

@@ -1,7 +1,7 @@
-"""Balance: which of several routes answers the next request of an alias.
+"""Load balancing: which of several routes answers the next request of an alias.
 
-Pure but for the clock it is handed. A `RouteLoad` knows how busy, how fast and how healthy one route is; a
-`Balancer` orders the members of one alias by it.
+A `RouteLoad` records how busy, how fast and how healthy one route is; a `Balancer` orders the members of one
+alias by that. Both are plain objects without I/O; the clock is passed in.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Strategy: TypeAlias = Literal["failover", "round_robin", "least_busy", "weighted
 
 FAILED_SECONDS = 10.0  # a failed attempt counts as at least this slow: refusals are fast
 SAMPLE_WEIGHT = 0.3  # of a new latency in the moving average
-FORGET_SECONDS = 120.0  # within these an unused route's latency falls to 37 %, so that it is tried again
+FORGET_SECONDS = 120.0  # in which the latency of an unused route falls to 37 %, so that it is tried again
 
 
 class BalancedModels(msgspec.Struct, frozen=True):
-    """The models of an alias that chooses among them; `weights` by their names, 1 for those without."""
+    """The models of an alias that balances. `weights` are by the models' names, 1 for those without."""
 
     models: Sequence[str]
     strategy: Strategy
@@ -31,7 +31,7 @@ class BalancedModels(msgspec.Struct, frozen=True):
 
 
 class RouteLoad:
-    """The requests of one route: how many are active, how soon answers began, and whether it fails.
+    """The requests of one route: how many are active, how soon answers start, and whether it fails.
 
     After `cooldown.failures` failed requests in a row within `cooldown.window` seconds the route rests for
     `cooldown.seconds`.
@@ -50,12 +50,12 @@ class RouteLoad:
 
     @property
     def resting(self) -> bool:
-        """Whether the route has failed too often of late."""
+        """Whether the route is passed over because it has failed too often."""
         return self._rests_until > self._clock()
 
     @property
     def expected_seconds(self) -> float:
-        """How long a further request waits for its answer; 0 while nothing was measured."""
+        """How long another request would wait for its answer; 0 before the first measurement."""
         if self._measured_at is None:
             return 0.0
         age = self._clock() - self._measured_at
@@ -66,7 +66,7 @@ class RouteLoad:
         return RouteAttempt(self, self._clock)
 
     def measure(self, seconds: float) -> None:
-        """Take the time until an answer began into the average."""
+        """Add the seconds until an answer started to the moving average."""
         first = self._measured_at is None
         self._latency = seconds if first else self._latency + SAMPLE_WEIGHT * (seconds - self._latency)
         self._measured_at = self._clock()
@@ -86,7 +86,7 @@ class RouteLoad:
 
 
 class RouteAttempt:
-    """One request under way on a route. `end` it in any case; only the first end counts."""
+    """One request on a route. Always `end` it; later calls do nothing."""
 
     def __init__(self, load: RouteLoad, clock: Callable[[], float]) -> None:
         self._load = load
@@ -97,12 +97,12 @@ class RouteAttempt:
         load.active += 1
 
     def mark_answered(self) -> None:
-        """The answer has begun."""
+        """Record that the answer has started."""
         self._answered = True
         self._load.measure(self._clock() - self._started_at)
 
     def fail(self) -> None:
-        """The request failed for a reason that another route may not have."""
+        """End the request with a failure that another route might not have had."""
         if not self._ended:
             self._load.record_failure()
             if not self._answered:
@@ -111,7 +111,7 @@ class RouteAttempt:
         self.end()
 
     def end(self) -> None:
-        """The request is over; an answer that has begun counts as a success."""
+        """End the request; it is a success if its answer has started."""
         if self._ended:
             return
         self._ended = True
@@ -121,19 +121,19 @@ class RouteAttempt:
 
 
 class Balancer:
-    """Orders the members of one alias; `weights` in their order."""
+    """Orders the members of one alias; `weights` are in the order of the members."""
 
     def __init__(self, strategy: Strategy, weights: Sequence[float]) -> None:
         self._strategy = strategy
         self._weights = weights
         self._chosen = 0  # how often any member was chosen
         self._last_chosen = [0] * len(weights)
-        self._credit = [0.0] * len(weights)  # smooth weighted round robin, as nginx has it
+        self._credit = [0.0] * len(weights)  # for smooth weighted round robin, as in nginx
 
     def order(self, loads: Sequence[RouteLoad], *, healthy: Sequence[bool], select: bool) -> Sequence[int]:
-        """Return the members' positions, the one to ask first; those that are not healthy come last.
+        """Return the positions of the members in the order to try them, those that are not healthy last.
 
-        `select`: a request follows, so that the next one goes elsewhere.
+        `select`: a request follows, so it is counted for the first one.
         """
         positions = sorted(
             range(len(loads)), key=lambda at: (not healthy[at], *self._rank(at, loads[at]), at)

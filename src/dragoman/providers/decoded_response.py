@@ -34,11 +34,11 @@ async def read_answer(
     redact: Callable[[ProviderError], ProviderError],
     on_delta: DeltaHandler | None = None,
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """Yield the batches of an answer that is started by `open_answer`; close it in any case.
+    """Yield the batches of the answer that `open_answer` starts; close it at the end. Raises ProviderError.
 
-    Between the socket and whoever reads the answer this generator is the only one: each read of the socket
-    resumes it once. While the reader waits for a batch, one that is a delta of text goes to `on_delta` from
-    the read of the socket, without resuming anything; what that does not take is yielded.
+    This is the only generator between the socket and the reader of the answer: each read of the socket
+    resumes it once. While the reader waits for a batch, a batch that is one delta of text is passed to
+    `on_delta` directly from the read of the socket; if that returns False, it is yielded.
     """
     answer: DecodedResponse | None = None
     try:
@@ -67,7 +67,7 @@ async def read_answer(
 
 
 class DecodedRead(NamedTuple):
-    """The events of the first `size` bytes of what a reader is to be given, or the error in them."""
+    """The events of the first `size` bytes that the reader has not received yet, or the error in them."""
 
     size: int
     batch: Sequence[Event] = ()
@@ -75,9 +75,9 @@ class DecodedRead(NamedTuple):
 
 
 class DecodedResponse:
-    """One answer. Call `start`, then `feed` what `receive` returns until it has `ended`, then `finish`.
+    """One answer. Call `start`, `feed` with the results of `receive` until it has `ended`, then `finish`.
 
-    `size` counts bytes. `first_batch` are the events of the reads in `start`. After a batch of a document or
+    `size` counts bytes. `first_batch` has the events of the reads in `start`. After a batch of a document or
     of a large frame, the rest of it is in `pieces`. Always `close` it.
     """
 
@@ -98,14 +98,14 @@ class DecodedResponse:
         self._lease = lease
         self._limits = limits
         self._smallest_limit = min(limits.document, limits.stream)
-        self._is_blank = True  # nothing but white space, which some servers send until they have the document
-        self._start = b""  # a part of a byte order mark
+        self._is_blank = True  # only white space so far, which some servers send before a document
+        self._start = b""  # the received part of a byte order mark
         self._json_lines = json_lines  # a stream of JSON lines starts like a JSON document
         self.size = 0
         self._document: list[bytes] | None = None  # the body so far, if it is one JSON document
         self._failure: ProviderError | None = None
         self._on_delta: DeltaHandler | None = None
-        self._decoded: DecodedRead | None = None  # the beginning of what `feed` is given next
+        self._decoded: DecodedRead | None = None  # the beginning of the next bytes for `feed`
 
     @property
     def receive(self) -> Callable[[], Awaitable[bytes]]:
@@ -134,7 +134,7 @@ class DecodedResponse:
             self._lease.mark_succeeded()
 
     async def finish(self) -> None:
-        """Raise the failure of an answer that has ended so; else wait briefly for the end of the body."""
+        """Raise the answer's failure, if any; else wait briefly for the end of the body."""
         if self._failure is not None:
             self._lease.mark_failed(self._failure)
             raise self._failure
@@ -147,7 +147,7 @@ class DecodedResponse:
         self._lease.release()
 
     def pass_deltas(self, on_delta: DeltaHandler | None) -> None:
-        """Decode each read when it arrives, and pass it to `on_delta`, if there is one, and it is a delta."""
+        """Decode each read when it arrives, and pass batches that are one delta of text to `on_delta`."""
         if on_delta is not None:
             self._on_delta = on_delta
             self._response.on_read(self._take_read)
@@ -169,7 +169,7 @@ class DecodedResponse:
         return False
 
     def _feed_rest(self, raw: bytes, decoded: DecodedRead) -> Sequence[Event]:
-        """Return the events of a read whose beginning is decoded already; more has come since."""
+        """Return the events of a read whose beginning `_take_read` has decoded; more bytes followed."""
         self._decoded = None
         if decoded.error is not None:
             raise decoded.error
@@ -183,7 +183,7 @@ class DecodedResponse:
             return decoded.batch
 
     def feed(self, raw: bytes) -> Sequence[Event]:
-        """Return the events of one read; a failure after them is kept for `finish`."""
+        """Return the events of one read; a failure after them is raised by `finish`."""
         if self._decoded is not None:
             return self._feed_rest(raw, self._decoded)
         if not raw:
@@ -206,7 +206,7 @@ class DecodedResponse:
         return batch
 
     async def feed_large(self, raw: bytes) -> Sequence[Event]:
-        """Do what `feed` does; in a thread if it may decode a large frame, or a call with large arguments."""
+        """Like `feed`, but in a thread if it may decode a large frame, or a call with large arguments."""
         size = self._decoder.pending_size
         batch = await offload(size, lambda: self.feed(raw))
         return batch if size <= SMALL else self.first_piece(batch)
@@ -218,13 +218,13 @@ class DecodedResponse:
         try:
             events = self._decoder.close()
         except ProviderError as error:
-            self._failure = error  # also for an empty body: the server did answer
+            self._failure = error  # also for an empty body: the server has responded
             return ()
         self._failure = self._decoder.failure
         return self._with_key_name(events)
 
     async def _decode_document(self, document: Sequence[bytes]) -> None:
-        """Decode an answer that is one JSON document; a large one in a thread, and into many batches."""
+        """Decode an answer that is one JSON document; a large one in a thread, into many batches."""
         decoder = self._decoder
         events = await offload(self.size, lambda: decoder.decode_document(b"".join(document)))
         self._failure = decoder.failure
@@ -244,9 +244,9 @@ class DecodedResponse:
         return [*batch[:-1], replace(finish, key=key)]
 
     def _detect_format(self, raw: bytes) -> bytes:
-        """Tell a stream from a document or a web page by its first bytes: content types are unreliable.
+        """Detect a document or a web page by the first bytes of the body: content types are unreliable.
 
-        Return what is to be decoded, which is not the first part of a byte order mark.
+        Returns the bytes to decode; an incomplete byte order mark waits for the next read.
         """
         raw, self._start = self._start + raw, b""
         if is_part_of_mark(raw):
@@ -263,7 +263,7 @@ class DecodedResponse:
 async def decode_stored(
     decoder: AnswerDecoder[Any], raw: bytes, *, redact: Callable[[ProviderError], ProviderError]
 ) -> AsyncGenerator[Sequence[Event], None]:
-    """Yield the batches of a whole answer, a document or a stream. Raises ProviderError."""
+    """Yield the batches of a complete answer, a document or a stream. Raises ProviderError."""
     raw = raw.removeprefix(BYTE_ORDER_MARK)
     is_document = raw.lstrip()[:1] in (b"{", b"[")
     slices = [raw] if is_document else [raw[start : start + SLICE] for start in range(0, len(raw), SLICE)]
@@ -280,7 +280,7 @@ async def decode_stored(
 
 
 async def _decode_slice(decoder: AnswerDecoder[Any], raw: bytes, *, is_document: bool) -> Sequence[Event]:
-    """Return the events of a document, or of a slice of a stream, which ends with an empty one.
+    """Return the events of a document, or of a slice of a stream; an empty slice is the end of the stream.
 
     A large document, and a slice that may complete a large frame, are decoded in a thread.
     """
@@ -294,7 +294,7 @@ async def _decode_slice(decoder: AnswerDecoder[Any], raw: bytes, *, is_document:
 
 
 def reject_web_page(text: bytes, response: Response) -> None:
-    """Raise ProviderError if a body that begins with this text, see `text_start`, is a web page."""
+    """Raise ProviderError if a body that begins with `text` (see `text_start`) is a web page."""
     start = text[:1]
     page = response.headers.get("content-type", "").startswith("text/html")
     if start == b"<" or (page and start not in (b"{", b"[")):

@@ -49,7 +49,7 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> list[str]:
-        """The values that must never be shown."""
+        """The keys and passwords in the settings, for redaction."""
         header_secrets = [
             value
             for name, value in self.headers.items()

@@ -224,10 +224,10 @@ def _message_of(error: BaseException) -> str:
 
 
 def rejects_files(error: ProviderError) -> bool:
-    """Return whether a provider refuses a request since its model reads no images, audio or files."""
+    """Return whether a provider refuses a request because its model reads no images, audio or files."""
     return error.category != "auth" and _FILES_REJECTED.search(error.message) is not None
 
 
 def rejects_all_files(error: ProviderError) -> bool:
-    """Return whether it does so for what the model can do, and not for what is wrong with one file."""
+    """Return whether the reason is a missing capability of the model, and not a problem of one file."""
     return rejects_files(error) and _CAPABILITY.search(error.message) is not None

@@ -108,7 +108,7 @@ class KeyPool:
 
     @property
     def secrets(self) -> list[str]:
-        """The values that must never be shown."""
+        """The values of the keys, for redaction."""
         return [state.key.secret for state in self._states if state.key.secret]
 
     @property
@@ -123,7 +123,7 @@ class KeyPool:
         return sum(state.cooldown_until > now for state in self._states)
 
     def statuses(self) -> Sequence[KeyStatus]:
-        """Return what the keys do now."""
+        """Return the current state of each key."""
         now = self._clock()
         return [
             KeyStatus(state.key.name, state.busy, max(0.0, state.cooldown_until - now))
@@ -136,7 +136,7 @@ class KeyPool:
         return self.cooling_down == len(self._states)
 
     def acquire(self, *, exclude: Collection[ProviderKey] = ()) -> KeyLease:
-        """Lease the least busy key that is not cooling down; none of `exclude`, if there are others."""
+        """Lease the least busy key that is not cooling down, outside of `exclude` if there are others."""
         states = self._states
         if len(states) == 1:
             state = states[0]
@@ -158,7 +158,9 @@ class KeyPool:
         """Count a failure of a key, and start its cooldown if needed."""
         status = error.upstream_status or 0
         if error.category == "auth" or (error.category == "rate_limit" and not error.transient):
-            self._cool_down(state, error)  # an invalid key, or a spent quota: more attempts would fail too
+            self._cool_down(
+                state, error
+            )  # an invalid key or an exhausted quota: more attempts would fail, too
         elif error.category in ("rate_limit", "overloaded") or status >= 500:
             now = self._clock()
             since = now - self.cooldown.window

@@ -26,7 +26,7 @@ class Model:
         return f"{self.provider.name}/{self.name}"
 
     def using(self, **options: Any) -> Model:
-        """Return the model with further options; None removes one."""
+        """Return the model with additional options; None removes one."""
         merged = {**self.options, **options}
         present = {name: value for name, value in merged.items() if value is not None}
         return Model(self.provider, self.name, present)

@@ -25,9 +25,9 @@ _BAD_REQUEST = 400
 
 
 class OllamaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes along with each request unless it says otherwise; `num_ctx` in tokens.
+    """Defaults of the options of each request; `num_ctx` is in tokens.
 
-    Without `num_ctx` Ollama takes a small context and drops old messages in silence.
+    Without `num_ctx` Ollama uses a small context and silently drops old messages.
     """
 
     num_ctx: int | None = None
@@ -39,7 +39,7 @@ DEFAULT_SETTINGS = OllamaSettings()
 
 
 class OllamaAdapter:
-    """The protocol of `/api/chat`. What a model has refused once is not sent to it again."""
+    """The protocol of `/api/chat`. Fields that a model has rejected once are not sent to it again."""
 
     family: Family = "ollama"
 
@@ -58,8 +58,8 @@ class OllamaAdapter:
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `ProviderAdapter.headers`."""
-        reply = {"content-type": "application/json", "accept": "application/x-ndjson"}
-        return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
+        headers = {"content-type": "application/json", "accept": "application/x-ndjson"}
+        return {**headers, "authorization": f"Bearer {secret}"} if secret else headers
 
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
@@ -86,27 +86,27 @@ class OllamaAdapter:
         return self._rejected_fields.options_of(request)
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `ProviderAdapter.learn_from_rejection`: nothing was put in."""
+        """See `ProviderAdapter.learn_from_rejection`. The hub adds nothing to a relayed body."""
         return False
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `ProviderAdapter.rejected_field`: a model that cannot think says so, and will not learn it."""
+        """See `ProviderAdapter.rejected_field`. A model that rejects `think` once never supports it."""
         field = rejected_field(error_text(body)) if status == _BAD_REQUEST else None
         if field is not None:
             self._rejected_fields.add(request.model, field)
         return field
 
     def _with_defaults(self, request: ModelRequest) -> ModelRequest:
-        usual: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
         if self.settings.keep_alive is not None:
-            usual["keep_alive"] = self.settings.keep_alive
+            defaults["keep_alive"] = self.settings.keep_alive
         if self.settings.think is not None and "reasoning_effort" not in request.options:
-            usual["think"] = self.settings.think
-        return replace(request, options={**usual, **request.options}) if usual else request
+            defaults["think"] = self.settings.think
+        return replace(request, options={**defaults, **request.options}) if defaults else request
 
 
 class OllamaProvider(ProtocolProvider[OllamaAdapter]):
-    """An Ollama server, by its own API; see `ProtocolProvider`. It mostly needs no key."""
+    """An Ollama server, by its own API; see `ProtocolProvider`. It usually needs no key."""
 
     DEFAULT_NAME = "ollama"
     DEFAULT_URL = OLLAMA_URL

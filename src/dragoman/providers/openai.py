@@ -38,13 +38,13 @@ VENDORS: Mapping[str, Quirks] = {
 
 
 def quirks_of(server: UpstreamServer) -> Quirks:
-    """Those of the vendor whose host this is."""
+    """Return the quirks of the vendor whose host this is; the defaults for other hosts."""
     host = server.host
     return next((quirks for end, quirks in VENDORS.items() if f".{host}".endswith(f".{end}")), Quirks())
 
 
 class OpenAIAdapter:
-    """The protocol chat.completions, with the quirks of one vendor."""
+    """The chat.completions protocol, with the quirks of one vendor."""
 
     family: Family = "openai"
 
@@ -62,8 +62,8 @@ class OpenAIAdapter:
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `ProviderAdapter.headers`."""
-        reply = {"content-type": "application/json", "accept": "text/event-stream"}
-        return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        return {**headers, "authorization": f"Bearer {secret}"} if secret else headers
 
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
@@ -80,17 +80,17 @@ class OpenAIAdapter:
         return check_request(request, self.quirks)
 
     def rejected_options(self, request: ModelRequest) -> Sequence[str]:
-        """See `ProviderAdapter.rejected_options`: the hub puts in what no option says."""
+        """See `ProviderAdapter.rejected_options`. Only a field that the hub adds itself is ever omitted."""
         return ()
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `ProviderAdapter.rejected_field`: some servers do not know `stream_options`, now or later."""
-        if "stream_options" in request.options:  # the client's own: they may be what is wrong
+        """See `ProviderAdapter.rejected_field`. Some servers do not support `stream_options`."""
+        if "stream_options" in request.options:  # set by the client, whose value may be wrong
             return None
         return "stream_options" if self.learn_from_rejection(status, body) else None
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `ProviderAdapter.learn_from_rejection`: usage is not asked for again."""
+        """See `ProviderAdapter.learn_from_rejection`. Usage is not requested again from this server."""
         if not self.quirks.include_usage or status not in (400, 422) or b"stream_options" not in body:
             return False
         self.quirks = replace(self.quirks, include_usage=False)

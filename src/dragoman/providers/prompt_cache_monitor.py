@@ -28,7 +28,7 @@ _CAUSES = {
 
 
 class CacheBust(msgspec.Struct, frozen=True):
-    """A cached prompt prefix that became useless. `cause`: `tools`, `system`, `settings`, `messages`."""
+    """A cached prompt prefix that cannot be reused. `cause`: `tools`, `system`, `settings`, `messages`."""
 
     model: str
     first_message: str
@@ -43,7 +43,7 @@ class PromptCacheMonitor:
         self._previous: OrderedDict[tuple[str, str], tuple[PromptPrefix, set[str]]] = OrderedDict()
 
     def compare(self, request: ModelRequest, body: Mapping[str, Any]) -> CacheBust | None:
-        """Compare a request with the one before it in its conversation."""
+        """Compare a request with the previous one of its conversation; return the bust, if there is one."""
         first = request.messages[0].id if request.messages else ""
         key = (request.model, first)
         prefix = prompt_prefix(body)

@@ -1,4 +1,4 @@
-"""What the providers of all HTTP protocols are made from: an address and keys, or the parts of a hub."""
+"""Base class of the providers of all HTTP protocols: from an address and a key, or from parts of a hub."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ AdapterT = TypeVar("AdapterT", bound=ProviderAdapter)
 
 
 class ProtocolProvider(RemoteProvider, Generic[AdapterT]):
-    """A server that speaks one protocol: each subclass names its own, with the vendor's address.
+    """A server that speaks one protocol; subclasses define the protocol and the vendor's address.
 
-    Connections open at the first request, again in each event loop. `retries` is 0: the caller decides about
-    another attempt. Use it in `async with`, or end it with `aclose()`.
+    Connections are opened by the first request, separately in each event loop. By default there are no
+    `retries`: the caller decides about another attempt. Use it in `async with`, or call `aclose()`.
     """
 
     DEFAULT_NAME: ClassVar[str]
@@ -58,7 +58,7 @@ class ProtocolProvider(RemoteProvider, Generic[AdapterT]):
         policy: RetryPolicy = DEFAULTS,
         adapter: AdapterT | None = None,
     ) -> Self:
-        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
+        """Return a provider that uses a transport of the caller, as a hub does for its configuration."""
         provider = cls.__new__(cls)
         provider.adapter = adapter or cls.make_adapter(name, server)
         RemoteProvider.__init__(
@@ -68,5 +68,5 @@ class ProtocolProvider(RemoteProvider, Generic[AdapterT]):
 
     @classmethod
     def make_adapter(cls, name: str, server: UpstreamServer, /) -> AdapterT:
-        """Return the adapter to the protocol, with the usual settings for a server."""
+        """Return the adapter to the protocol, with default settings for a server."""
         raise NotImplementedError

@@ -10,11 +10,11 @@ from dragoman.model_request import ModelRequest
 
 
 class Provider(Protocol):
-    """A place that answers model requests."""
+    """Answers model requests."""
 
     @property
     def name(self) -> str:
-        """Under which the hub knows it."""
+        """Its name in the hub: the first part of `provider/model`."""
         ...
 
     @property
@@ -23,21 +23,22 @@ class Provider(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """Ask the model; yield what each socket read brought as one batch.
+        """Send a request; yield the events of each socket read as one batch.
 
         Text, reasoning and tool-input blocks open, grow and close in order; a tool call ends with
         `tool-input-available`, or with `tool-input-error` when its arguments are not valid JSON. The last
         event of the last batch is a `finish-step` with reason, usage and the model that served. Block ids
-        are unique within one answer. A failure raises ProviderError; a finish is never invented. Retries
-        happen inside, and only before the first byte of the answer. Closing the generator closes the socket
-        at once.
+        are unique within one answer. A failure raises ProviderError; a truncated answer never gets a finish.
+        Retries happen inside, and only before the first byte of the answer. Closing the generator closes the
+        socket at once.
         """
         ...
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """The names of the options that this provider does not support and drops.
+        """Return the names of the options that this provider does not support and drops.
 
-        BadRequest, with the field, for what cannot be left out without changing what is asked.
+        Raises BadRequest, with the field, for one that cannot be dropped without changing the request's
+        meaning.
         """
         ...
 
@@ -47,11 +48,11 @@ class ClosableProvider(Provider, Protocol):
     """A provider that opens sockets or child processes, and closes them."""
 
     async def close(self) -> None:
-        """Give back sockets and child processes."""
+        """Close sockets and child processes."""
         ...
 
 
 async def close_provider(provider: Provider) -> None:
-    """Close a provider that has something to close."""
+    """Close a provider if it can be closed."""
     if isinstance(provider, ClosableProvider):
         await provider.close()

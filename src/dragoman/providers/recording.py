@@ -175,7 +175,7 @@ def replay(folder: str | Path, *, secrets: Collection[str] = ()) -> ReplayProvid
     cassettes = read_cassettes(path)
     if not cassettes:
         raise ConfigError(
-            f"there are no recordings in {str(path)!r}", hint="make some with record(provider, folder)"
+            f"there are no recordings in {str(path)!r}", hint="create them with record(provider, folder)"
         )
     return ReplayProvider(cassettes, path, secrets=secrets)
 

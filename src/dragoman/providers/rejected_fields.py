@@ -1,4 +1,4 @@
-"""The fields of a request that a model has rejected once: they are not sent to it again."""
+"""Fields that a model has rejected: they are not sent to it again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "think": ("reasoning_effort", "think"),
     "thinking": ("reasoning_effort", "thinking"),
 }
-"""The options that a field of a family's body stands for; all others have the same name."""
+"""The options that a field of a request body comes from; other fields have the name of their option."""
 
 
 class RejectedFields:
@@ -33,11 +33,11 @@ class RejectedFields:
         return self._by_model.get(model, NONE)
 
     def add(self, model: str, field: str) -> None:
-        """Note that a model has rejected a field."""
+        """Record that a model has rejected a field."""
         remember_model(self._by_model, model, value=frozenset({*self.of(model), field}))
 
     def options_of(self, request: ModelRequest) -> list[str]:
-        """Return the names of what a request has, and its model does not get since it has rejected it."""
+        """Return the options of a request that are not sent, since its model has rejected them."""
         rejected = self.of(request.model)
         if not rejected:
             return []
@@ -49,7 +49,7 @@ class RejectedFields:
 
 
 def remember_model(by_model: MutableMapping[str, T], model: str, *, value: T) -> None:
-    """Note something about a model, and forget the oldest above `MAX_MODELS`: clients choose the names."""
+    """Store a value for a model, and drop the oldest above `MAX_MODELS`: clients choose the names."""
     by_model.pop(model, None)
     by_model[model] = value
     if len(by_model) > MAX_MODELS:

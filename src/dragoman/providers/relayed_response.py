@@ -13,11 +13,11 @@ from dragoman.providers.key_pool import KeyLease
 from dragoman.wire.json_codec import BYTE_ORDER_MARK, text_start
 from dragoman.wire.token_estimate import cut_answer_length
 
-LONGEST_START = 8  # bytes that tell whether a body is a document
+LONGEST_START = 8  # bytes that show whether a body is a document
 
 
 class RelayedResponse:
-    """One answer. Read it with `receive` or `read`, and always `close` it."""
+    """One relayed answer. Read it with `receive` or `read`, and always `close` it."""
 
     def __init__(self, response: Response, *, lease: KeyLease, limits: AnswerLimits) -> None:
         self._response = response
@@ -48,19 +48,22 @@ class RelayedResponse:
         return self._response.complete
 
     async def receive(self) -> bytes:
-        """Return the bytes received since the last call; b"" at the end. Web pages raise ProviderError."""
+        """Return the bytes received since the last call; b"" at the end.
+
+        Raises ProviderError if the answer is cut short or too long, or if it is a web page.
+        """
         raw = await self._response.receive()
         self._count(raw)
         return raw
 
     async def read(self, start: bytes = b"", *, stop_at: tuple[bytes, ...] = ()) -> bytes:
-        """Return the whole body, a document, of which `start` was received before.
+        """Return the whole body, which is a document. `start` is the part that was received before.
 
-        Of a body that begins with one of `stop_at`, after white space, only what has arrived so far.
+        If the body begins with one of `stop_at`, after white space, return only the part received so far.
         """
         pieces = [start] if start else []
         receive = self._response.receive
-        first = b""  # bytes that are not white space, until they tell what the body is
+        first = b""  # the first bytes that are not white space
         try:
             while raw := await receive():
                 pieces.append(raw)
@@ -77,7 +80,7 @@ class RelayedResponse:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _count(self, raw: bytes, *, is_document: bool = False) -> None:
-        """Count the bytes of a read. ProviderError for a web page, or for an answer that is too long."""
+        """Count the bytes of a read. Raises ProviderError for a web page or an answer that is too long."""
         if self._is_blank and (text := text_start(raw)):
             self._is_blank = False
             reject_web_page(text, self._response)
@@ -86,7 +89,7 @@ class RelayedResponse:
             self._limits.check_size(self._size, is_document=is_document)
 
     async def read_for(self, seconds: float) -> bytes:
-        """Return what arrives within `seconds`; an error ends the read."""
+        """Return the bytes that arrive within `seconds`; an error ends the read."""
         pieces = []
         try:
             async with asyncio.timeout(seconds):

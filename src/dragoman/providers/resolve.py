@@ -15,8 +15,8 @@ from dragoman.providers.provider import Provider
 from dragoman.suggestions import find_similar_name
 
 _OLLAMA_PORT = 11434
-_SEPARATOR = re.compile(r"\s*[/:\\\s]\s*")  # what people write for the slash
-_FAMILY_END = re.compile(r"(?<=[A-Za-z])[-_.\d]")  # what follows the family in a model's name
+_SEPARATOR = re.compile(r"\s*[/:\\\s]\s*")  # characters that people write in place of the slash
+_FAMILY_END = re.compile(r"(?<=[A-Za-z])[-_.\d]")  # the character after the family in a model's name
 
 
 def resolve(name: str, environ: Mapping[str, str]) -> Model:
@@ -39,11 +39,11 @@ def resolve(name: str, environ: Mapping[str, str]) -> Model:
 
 def find_similar_model(name: str) -> str | None:
     """Return the name that was probably meant: of a similar provider, or with the provider added."""
-    place, _, model = _SEPARATOR.sub("/", name.strip(), count=1).partition("/")
-    provider = find_similar_name(place.strip(), _FACTORIES) if model else None
+    first, _, model = _SEPARATOR.sub("/", name.strip(), count=1).partition("/")
+    provider = find_similar_name(first.strip(), _FACTORIES) if model else None
     if provider is not None:
         return f"{provider}/{model.strip()}"
-    family = find_similar_name(_FAMILY_END.split(place.strip(), maxsplit=1)[0], _PROVIDER_OF_FAMILY)
+    family = find_similar_name(_FAMILY_END.split(first.strip(), maxsplit=1)[0], _PROVIDER_OF_FAMILY)
     is_bare = "/" not in name and family is not None
     return f"{_PROVIDER_OF_FAMILY[str(family)]}/{name.strip()}" if is_bare else None
 
@@ -95,7 +95,7 @@ _PROVIDER_OF_FAMILY: Mapping[str, str] = {
 
 
 def _key(variable: str, name: str, *, environ: Mapping[str, str], required: str | None) -> str | None:
-    """Return the key, if it is set; a self-hosted server may need none."""
+    """Return the key in a variable, None if it is not set. Raises ConfigError if it is required."""
     key = environ.get(variable, "").strip()
     if not key and required:
         raise ConfigError(

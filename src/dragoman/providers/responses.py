@@ -27,7 +27,7 @@ _BAD_REQUEST = 400
 
 
 class ResponsesAdapter:
-    """The Responses API. What a model has refused once is not sent to it again."""
+    """The Responses API. Fields that a model does not support are not sent to it again."""
 
     family: Family = "responses"
 
@@ -45,8 +45,8 @@ class ResponsesAdapter:
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `ProviderAdapter.headers`."""
-        fixed = {"content-type": "application/json", "accept": "text/event-stream"}
-        return {**fixed, "authorization": f"Bearer {secret}"} if secret else fixed
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        return {**headers, "authorization": f"Bearer {secret}"} if secret else headers
 
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
@@ -68,11 +68,11 @@ class ResponsesAdapter:
         return self._rejected_fields.options_of(request)
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `ProviderAdapter.learn_from_rejection`: the hub adds nothing to a relayed body."""
+        """See `ProviderAdapter.learn_from_rejection`. The hub adds nothing to a relayed body."""
         return False
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `ProviderAdapter.rejected_field`: models differ in sampling, reasoning and encrypted items."""
+        """See `ProviderAdapter.rejected_field`. Models differ in sampling, reasoning and encrypted items."""
         if status != _BAD_REQUEST:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Retries: what a refused request means, whether another attempt can help, and how long to wait for it.
+"""Retries: classify a failed response, decide whether another attempt can help, and how long to wait.
 
 Sources: the wire notes on providers, §4.7 and §6.6 (errors) and §8 (retries); RFC 9110 §10.2.3 (Retry-After).
 """
@@ -25,24 +25,24 @@ from dragoman.wire.provider_errors import describe_error, find_error, provider_e
 
 MAX_TEXT_BODY = 16 * 1024  # characters of a body that is not JSON
 
-MAX_DOUBLINGS = 64  # beyond, a pause has long been at its cap
+MAX_DOUBLINGS = 64  # attempts after which the delay is certainly at its cap; 2.0**1024 would overflow
 
 T = TypeVar("T")
 
 _DECIMAL = re.compile(r"[0-9]{1,300}(\.[0-9]{1,300})?")
 _EVENT_FIELDS = ("data:", "event:", "id:", "retry:", ":")
-_LONGEST = 1e9  # seconds: what is longer is as good as for ever
+_LONGEST = 1e9  # seconds; larger numbers are cut to this
 _TITLE = re.compile(r"(?i)<title\b[^<>]*>([^<>]*)</title")
 _USER = re.compile(r"//[^/]*@")
 _TAG = re.compile(r"<[^<>]*>")
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often to try again, and how long to wait: at most `base * 2**attempt` seconds, never over `cap`.
+    """How often to retry, and how long to wait: up to `base * 2**attempt` seconds, at most `cap`.
 
-    With `jitter` it is any part of that, at random, so that those who failed together do not come back
-    together. What the provider asks for is waited for besides; where that is more than `max_wait` seconds it
-    is not tried again. ConfigError for what cannot be.
+    With `jitter` the delay is a random part of that, so that requests that failed together do not come back
+    together. The delay that the provider asks for (`Retry-After`) is added; if that is longer than `max_wait`
+    seconds, there is no retry. Raises ConfigError for a negative value.
     """
 
     retries: int = 3
@@ -58,19 +58,19 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, retries: int | RetryPolicy) -> RetryPolicy:
-        """The policy that is said: as such, or by the number of further attempts alone."""
+        """Return the policy; a number stands for a policy with that many retries."""
         return retries if isinstance(retries, RetryPolicy) else cls(retries=retries)
 
     def delay(self, attempt: int, error: ProviderError, *, random: Callable[[], float]) -> float | None:
-        """Seconds to wait after attempt number `attempt` (from 0) failed; None is to give up.
+        """Return the seconds to wait after attempt number `attempt` (from 0) failed; None to give up.
 
-        Exponential, on top of what the provider asked for.
+        `random` returns a number from 0 to 1.
         """
-        request_count = error.retry_after or 0.0
-        if not error.transient or attempt >= self.retries or request_count > self.max_wait:
+        requested = error.retry_after or 0.0
+        if not error.transient or attempt >= self.retries or requested > self.max_wait:
             return None
         longest = min(self.cap, self.base * 2.0 ** min(attempt, MAX_DOUBLINGS))
-        return request_count + longest * (random() if self.jitter else 1.0)
+        return requested + longest * (random() if self.jitter else 1.0)
 
 
 DEFAULTS = RetryPolicy()
@@ -84,11 +84,11 @@ async def with_retries(
     random: Callable[[], float] = random.random,
     requests: Callable[[], int] | None = None,
 ) -> T:
-    """What `attempt(number)` gives; it is repeated on a transient ProviderError while the policy allows.
+    """Return the result of `attempt(number)`; repeat it on a transient ProviderError while the policy allows.
 
-    An attempt that raises must not have passed anything on yet. `caller_may_retry` of the raised
-    error is set: a policy without retries leaves them to the caller. `requests` returns how many requests the
-    attempts have made, if one may make several: the policy limits them, too.
+    An attempt that raises must not have produced any output. `caller_may_retry` of the raised error is set: a
+    policy without retries leaves them to the caller. `requests` returns how many requests the attempts have
+    sent, if one may send several: the policy limits these, too.
     """
     number = 0
     while True:
@@ -105,9 +105,9 @@ async def with_retries(
 
 
 async def pause(sleep: Awaitable[object], refusal: ProviderError) -> None:
-    """Wait before another attempt. Whoever is cancelled meanwhile has the refusal as the cause.
+    """Wait before another attempt. A cancellation meanwhile has the refusal as its cause.
 
-    So it can be told from one that is cancelled while a provider works on its request, which has a price.
+    This distinguishes it from a cancellation while a provider works on the request, which has a price.
     """
     try:
         await sleep
@@ -123,12 +123,12 @@ def classify_response(
     secrets: Collection[str] = (),
     clock: Callable[[], float] = time.time,
 ) -> ProviderError:
-    """The error that a failed response stands for. Its message is the provider's own, cut and masked."""
+    """Return the error for a failed response, with the provider's message, shortened and redacted."""
     if 300 <= status < 400:
         return redirect_error(status, headers.get("location", ""), secrets=secrets)
     error = read_error_body(redact(body.decode("utf-8", "replace"), secrets), status)
-    message = headers.get("x-should-retry", "").strip().lower()
-    transient = message == "true" if message in ("true", "false") else error.transient
+    should_retry = headers.get("x-should-retry", "").strip().lower()
+    transient = should_retry == "true" if should_retry in ("true", "false") else error.transient
     refused = ProviderError(
         safe_line(error.message, secrets),
         category=error.category,
@@ -141,25 +141,26 @@ def classify_response(
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that a failed response asks to wait; `now` is in seconds since the epoch.
+    """Return the seconds that a failed response asks to wait, or None; `now` is in Unix seconds.
 
-    Of Retry-After (seconds or a date) and Retry-After-Ms the larger; zero, the past and garbage are none.
-    Successful answers carry the header too, where it means nothing.
+    It is the larger of Retry-After (seconds or a date) and Retry-After-Ms; zero, the past and invalid values
+    are ignored. Do not call it for successful answers, where the header has no meaning.
     """
     text = headers.get("retry-after", "")
-    wish = max(
+    delay = max(
         parse_decimal(text), seconds_until(text, now), parse_decimal(headers.get("retry-after-ms", "")) / 1000
     )
-    return wish if wish > 0 else None
+    return delay if delay > 0 else None
 
 
 def parse_decimal(text: str) -> float:
-    number = _DECIMAL.fullmatch(text.strip())  # which strips more than `float` does
+    """Return a decimal number, at most `_LONGEST`; 0 for other texts."""
+    number = _DECIMAL.fullmatch(text.strip())
     return min(float(number[0]), _LONGEST) if number else 0.0
 
 
 def seconds_until(date: str, now: float) -> float:
-    """Seconds from now until an HTTP date; 0 when it is none."""
+    """Return the seconds from `now` until an HTTP date; 0 for other texts."""
     try:
         moment = parsedate_to_datetime(date)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now
@@ -168,23 +169,23 @@ def seconds_until(date: str, now: float) -> float:
 
 
 def read_error_body(text: str, status: int) -> ProviderError:
-    """What an error body says: the error in its JSON, or the words of a page or a plain text.
+    """Return the error in a body: in its JSON, or the text of a web page or of plain text.
 
-    Servers that were asked for a stream may put the JSON into an event of one.
+    Servers that were asked for a stream may put the JSON into an event of a stream.
     """
     try:
         value = decode_json(_event_data(text) or text)
-        found = find_error(value)
-        reply = value if found is None else found
+        error = find_error(value)
+        detail = value if error is None else error
         return provider_error(
-            reply if one_line(describe_error(reply)) else empty_error(status), status=status
+            detail if one_line(describe_error(detail)) else empty_error(status), status=status
         )
     except DECODE_ERRORS:
         return provider_error(page_text(text[:MAX_TEXT_BODY]) or empty_error(status), status=status)
 
 
 def _event_data(text: str) -> str:
-    """The data of the first event of a stream; empty if the text is not one."""
+    """Return the data of the first event in a stream; an empty text if it is not a stream."""
     lines = text[:MAX_TEXT_BODY].splitlines()
     if not lines or not lines[0].startswith(_EVENT_FIELDS):
         return ""
@@ -202,14 +203,14 @@ def empty_error(status: int) -> str:
 
 
 def redirect_error(status: int, location: str, *, secrets: Collection[str]) -> ProviderError:
-    """Return the error for a redirect, which no request with a key follows.
+    """Return the error for a redirect: it is not followed, since the request has a key.
 
     The user and the query of its target are left out: they may be secret.
     """
     target = safe_line(_USER.sub("//", location.partition("?")[0]), secrets)
-    redirected = f"the provider redirects ({status}) to {target:.200}"
+    message = f"the provider redirects ({status}) to {target:.200}"
     return ProviderError(
-        redirected if target else f"the provider answered {status}",
+        message if target else f"the provider answered {status}",
         category="api_error",
         hint="set base_url to the address of its API",
         upstream_status=status,

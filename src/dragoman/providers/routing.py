@@ -41,10 +41,9 @@ class Route(NamedTuple):
 class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     """The routes of one requested model, in the order in which they are tried.
 
-    `model` is the requested name, `options` are given to each provider by its name. `on_fallback` is called
-    with the names of the route that failed and of the next one. `loads` are those of the routes between which
-    requests are balanced, by name. `is_offered` tells of a provider and one of its models whether they may be
-    asked for.
+    `model` is the requested name; `options` are defaults by the name of the provider. `on_fallback` is called
+    with the names of the route that failed and of the next one. `loads` has the loads of balanced routes, by
+    route name. `is_offered` returns whether a model of a provider may be requested.
     """
 
     model: str
@@ -67,12 +66,12 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
         return self.routes[0]
 
     def start_attempt(self, route: Route) -> RouteAttempt | None:
-        """Count a request to a route; None for one that no balance needs to know of."""
+        """Count a request to a route; None for a route that is not balanced."""
         load = self.loads.get(route.name) if self.loads else None
         return None if load is None else load.start()
 
     def fail_attempt(self, attempt: RouteAttempt | None, error: DragomanError) -> None:
-        """Count a failed request against its route, if another route might have answered it."""
+        """End an attempt with an error, which counts against its route if another might have answered."""
         if attempt is not None:
             if isinstance(error, ProviderError) and self.allows_fallback(error):
                 attempt.fail()
@@ -88,9 +87,9 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     async def suggest_models(
         self, error: ProviderError, route: Route, *, patterns: Sequence[str] | None
     ) -> None:
-        """Set the hint of an error that says that the route's provider has no such model.
+        """Set the hint of an error for an unknown model of a provider.
 
-        It names models that the provider lists, and that a key with these patterns may ask for.
+        It names models that the provider lists and that a key with these patterns may use.
         """
         provider, model = route
         if error.hint or not isinstance(provider, RemoteProvider) or not is_unknown_model(error):
@@ -112,12 +111,12 @@ class RouteGroup(NamedTuple):
 
 
 class Routing:
-    """What leads where. `aliases` and `fallbacks` name models as `provider/model`, or by another alias.
+    """Finds the routes of model names. `aliases` and `fallbacks` name `provider/model`, or another alias.
 
-    The models of an alias are tried in their order, unless they are `BalancedModels`. Names that are neither
-    an alias nor `provider/model` stand for the alias `*`, or for models of the provider `default`.
-    `fallback_categories` are the error categories on which the next in the order is asked; `listed_models`
-    the models of providers that have no others.
+    The models of an alias are tried in their order, unless they are `BalancedModels`. A name that is neither
+    an alias nor `provider/model` is the alias `*`, or a model of the provider `default`.
+    `fallback_categories` are the error categories after which the next route is tried; `listed_models` has
+    the models of providers that offer no others.
     """
 
     def __init__(
@@ -146,14 +145,14 @@ class Routing:
         self._loads: dict[str, RouteLoad] = {}
 
     def find_routes(self, model: str, *, select: bool = False) -> Sequence[Route]:
-        """Return the routes for a model, first the one to take; those that cool down come last.
+        """Return the routes for a model in the order to try them; those that cool down come last.
 
-        `select`: a request follows, which a balanced alias counts. NotFound says what there is.
+        `select`: a request follows, which a balanced alias counts. Raises NotFound, which names the models.
         """
         routes = self._routes(model)
         if isinstance(routes, RouteGroup):
-            found = {route.name: route for route in self._order(routes, select=select)}
-            return sorted(found.values(), key=self._is_passed_over)
+            by_name = {route.name: route for route in self._order(routes, select=select)}
+            return sorted(by_name.values(), key=self._is_passed_over)
         if len(routes) == 1:
             return routes
         return sorted(routes, key=is_cooling_down)
@@ -166,7 +165,7 @@ class Routing:
         on_fallback: Callable[[str, str], None] = lambda _, __: None,
         select: bool = True,
     ) -> ModelRoutes:
-        """Return the routes for a model, with what each provider is always given. NotFound."""
+        """Return the routes for a model, with the default `options` of each provider. Raises NotFound."""
         return ModelRoutes(
             model=model,
             routes=self.find_routes(model, select=select),
@@ -178,12 +177,12 @@ class Routing:
         )
 
     def entry_routes(self, model: str) -> Sequence[Route]:
-        """Return the routes that may be asked first, whether their keys rest or not. NotFound."""
+        """Return the routes that may be tried first, even if their keys cool down. Raises NotFound."""
         routes = self._routes(model)
         return [*_first_routes(routes)] if isinstance(routes, RouteGroup) else routes[:1]
 
     def allows_fallback(self, error: DragomanError) -> bool:
-        """Whether the next route may do better."""
+        """Return whether the next route is tried after this error."""
         if isinstance(error, ProviderError):
             return error.category in self._fallback_categories or error.upstream_status == 404
         return isinstance(error, BadRequest)
@@ -200,7 +199,7 @@ class Routing:
     # ---- balanced aliases ------------------------------------------------------------------------------
 
     def _balanced(self, model: str) -> RouteGroup | None:
-        """Return the groups of a model whose order is not fixed; None for one whose order is."""
+        """Return the group of a model that reaches a balanced alias; None for a model with a fixed order."""
         if not self._reaches_balance(model, ()):
             return None
         fallbacks = [self._member(name, (), requested=model) for name in self._fallback_names(model)]
@@ -216,7 +215,7 @@ class Routing:
         )
 
     def _member(self, name: str, parents: tuple[str, ...], *, requested: str) -> Route | RouteGroup:
-        """Return what a name stands for; an alias is one group wherever it is used."""
+        """Return the route or group of a name. An alias is the same group wherever it is used."""
         alias = self._alias_of(name, parents)
         if alias is None:
             route = self._route(name, requested=requested)
@@ -283,18 +282,19 @@ class Routing:
         """Return the alias that stands for a name; None for the name of a provider's model."""
         if name in self.aliases and name not in parents:
             return name
-        place, _, model = name.partition("/")
-        if ANY_MODEL not in self.aliases or ANY_MODEL in parents or (place in self.providers and model):
+        provider, _, model = name.partition("/")
+        if ANY_MODEL not in self.aliases or ANY_MODEL in parents or (provider in self.providers and model):
             return None
         return ANY_MODEL
 
     def _route(self, name: str, *, requested: str) -> Route:
-        place, slash, model = name.partition("/")
-        provider = self.providers.get(place)
+        provider_name, slash, model = name.partition("/")
+        provider = self.providers.get(provider_name)
         if (provider is None or not slash or not model) and self._default in self.providers:
-            place, model = str(self._default), name
-            provider = self.providers[place]
-        if provider is not None and model and (slash or place == self._default) and self._lists(place, model):
+            provider_name, model = str(self._default), name
+            provider = self.providers[provider_name]
+        is_complete = bool(model) and (bool(slash) or provider_name == self._default)
+        if provider is not None and is_complete and self._lists(provider_name, model):
             return Route(provider, model)
         names = sorted([*self.aliases, *self._model_patterns()])
         existing = ", ".join([*names[:MAX_NAMES_SHOWN], *["…"][: len(names) > MAX_NAMES_SHOWN]]) or "none"
@@ -305,22 +305,22 @@ class Routing:
 
     def suggest(self, name: str) -> str:
         """Return `; did you mean 'x'?` for a misspelt alias, provider or listed model, else ""."""
-        place, _, model = name.partition("/")
-        provider = find_similar_name(place, self.providers) if model else None
-        names = {*self.aliases, *(each for each in self._model_patterns() if not each.endswith("/..."))}
+        first, _, model = name.partition("/")
+        provider = find_similar_name(first, self.providers) if model else None
+        names = {*self.aliases, *(name for name in self._model_patterns() if not name.endswith("/..."))}
         if provider is not None and provider not in self._listed_models:
             names.add(f"{provider}/{model}")
         return suggest(name, names - {name})
 
     def _model_patterns(self) -> Iterator[str]:
         """Yield `provider/...`, or each model of a provider that has no others."""
-        for place in self.providers:
-            models = self._listed_models.get(place)
-            yield from [f"{place}/..."] if models is None else [f"{place}/{model}" for model in models]
+        for name in self.providers:
+            models = self._listed_models.get(name)
+            yield from [f"{name}/..."] if models is None else [f"{name}/{model}" for model in models]
 
 
 def is_cooling_down(route: Route) -> bool:
-    """Return whether all keys of the route's provider are cooling down, so that another should be asked."""
+    """Return whether all keys of the route's provider are cooling down, so that another is preferred."""
     return isinstance(route.provider, RemoteProvider) and route.provider.keys.exhausted
 
 
@@ -329,7 +329,7 @@ def alias_models(alias: Sequence[str] | BalancedModels) -> Sequence[str]:
 
 
 def _first_routes(member: Route | RouteGroup) -> Iterator[Route]:
-    """Yield the routes of a group that may be asked first."""
+    """Yield the routes of a group that may be tried first."""
     if isinstance(member, Route):
         yield member
         return
@@ -338,9 +338,9 @@ def _first_routes(member: Route | RouteGroup) -> Iterator[Route]:
 
 
 def require_model_access(patterns: Sequence[str] | None, model: str, *, routing: Routing) -> None:
-    """Forbidden unless a key with these patterns may ask for the model, by its alias or its full name.
+    """Raise Forbidden unless a key with these patterns may use the model, by its alias or its full name.
 
-    Of an alias that balances, all models must be allowed. Which provider rests makes no difference.
+    For an alias that balances, all models must be allowed. Cooldowns make no difference.
     """
     if patterns is None:
         return
@@ -351,9 +351,9 @@ def require_model_access(patterns: Sequence[str] | None, model: str, *, routing:
 
 
 def require_advisor_access(patterns: Sequence[str] | None, model: str, *, routing: Routing) -> None:
-    """Raise NotFound or Forbidden unless a key with these patterns may have a model advise its own.
+    """Raise NotFound or Forbidden unless a key with these patterns may use the model as an advisor.
 
-    Requests name advisors as their provider does, so a key may also have the alias that stands for one.
+    Requests name advisors as their provider does, so it is enough if the key may use an alias for it.
     """
     routing.entry_routes(model)  # the provider may have only some models
     aliases = [alias for alias in routing.aliases if matches_any(alias, patterns or ())]

@@ -1,4 +1,4 @@
-"""Tool names that a server would refuse: they are sent under others, and calls come back under their own.
+"""Tool names that a server would refuse: they are sent under other names, and restored in its calls.
 
 Servers accept letters, digits, `-` and `_`, up to a length; clients of other families use dots, slashes and
 longer names. Names that fit are sent as they are, so nearly all requests need none of this.
@@ -23,11 +23,11 @@ LENGTHS: Mapping[Family, int] = {
     "responses": OPENAI_LENGTH,
     "anthropic": ANTHROPIC_LENGTH,
 }
-DIGEST_LENGTH = 8  # characters that tell two names of the same beginning apart
+DIGEST_LENGTH = 8  # characters that distinguish names with the same beginning
 
 
 class ToolNames:
-    """The names under which the tools of one request are sent, by their own names."""
+    """The names under which some tools of one request are sent, by their own names."""
 
     def __init__(self, sent: Mapping[str, str]) -> None:
         self._sent = sent
@@ -55,7 +55,7 @@ class ToolNames:
         return cls(sent)
 
     def apply(self, request: ModelRequest) -> ModelRequest:
-        """Return the request with the names as they are sent."""
+        """Return the request with the names that the server accepts."""
         choice = request.tool_choice
         if isinstance(choice, NamedToolChoice):
             choice = NamedToolChoice(self._sent.get(choice.name, choice.name))
@@ -92,7 +92,7 @@ class ToolNames:
 
 
 def accepted_name(name: str, length: int, *, taken: set[str]) -> str:
-    """Return a name that a server accepts and that is not taken, the same for the same name."""
+    """Return a name that a server accepts and that is not `taken`; it depends on nothing else."""
     fitting = fit_tool_name(name, length)
     if len(name) <= length and fitting not in taken:
         return fitting

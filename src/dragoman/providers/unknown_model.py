@@ -1,4 +1,4 @@
-"""Suggestions for a model that its provider does not have: the most similar names of those that it lists."""
+"""Suggestions for a model that its provider does not have: the most similar names that it lists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dragoman.offload import offload
 from dragoman.suggestions import MAX_NAME_LENGTH, find_similar_names
 
 CACHE_SECONDS = 60.0  # also for a provider that lists no models
-MAX_MODELS = 1_000  # names of one provider that are read
+MAX_MODELS = 1_000  # names of one provider
 MAX_SUGGESTED = 10  # names in one hint
-_COMPARISON = 1_000  # bytes of other work that take as long as the comparison of two names
+_COMPARISON = 1_000  # the cost of comparing two names, in bytes of `offload`
 _STATUSES = (400, 404, 422)
 _CODES = frozenset({"model_not_found", "model_not_available", "invalid_model", "unknown_model"})
 _UNKNOWN = re.compile(
@@ -28,7 +28,7 @@ _UNKNOWN = re.compile(
 
 
 def is_unknown_model(error: ProviderError) -> bool:
-    """Return whether a provider refused a request since it has no such model."""
+    """Return whether a provider refused a request because it has no such model."""
     if error.category != "bad_request" or error.upstream_status not in _STATUSES:
         return False
     details = error.details or {}
@@ -54,9 +54,9 @@ def _names(value: Any) -> Iterator[str]:
 
 
 class ModelList:
-    """The models that one provider lists; it is asked at most once in `CACHE_SECONDS`.
+    """The models that one provider lists, fetched at most once in `CACHE_SECONDS`.
 
-    While it is being asked, others get what is known: nothing waits for another event loop.
+    While they are being fetched, other callers get the previous list: a lock would tie it to an event loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class ModelList:
         self._clock = clock
 
     async def get(self, fetch: Callable[[], Awaitable[Sequence[str]]]) -> Sequence[str]:
-        """Return the names; those of `fetch` if the known ones are too old."""
+        """Return the names, fetched again if they are too old."""
         if self._clock() < self._expires_at:
             return self._names
         self._expires_at = self._clock() + CACHE_SECONDS
@@ -74,7 +74,7 @@ class ModelList:
 
 
 async def describe_models(model: str, names: Sequence[str], *, provider: str) -> str | None:
-    """Return a hint with the names that are similar to `model`, and others; None if there are no names."""
+    """Return a hint with names that are similar to `model`, and some others; None if there are no names."""
     if not names:
         return None
     full_names = [f"{provider}/{name}" for name in names]

@@ -1,5 +1,6 @@
-"""The child process of a Claude Code run. The CLI starts each command of its model in a new session, which
-survives the CLI; `Program` ends these too.
+"""The child process of a Claude Code run.
+
+The CLI starts each command of its model in a new session, which survives the CLI; `Program` ends these, too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def without_local_proxy(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class ClaudeCodeProcess(Program):
-    """A run's process."""
+    """The process of one run."""
 
     @classmethod
     async def start(cls, command: Sequence[str], *, cwd: str | None, environ: Mapping[str, str]) -> Self:

@@ -1,8 +1,8 @@
 """Claude Code as a provider: its CLI answers in a child process and runs its own tools.
 
-The CLI stores the conversation; its session id is in the metadata of its answers, so that the next request
+The CLI stores the conversation; the metadata of its answers has its session id, by which the next request
 resumes it. It reports its cost only at the end (`costUsd` in the finish event's metadata), so our budgets
-cannot stop it within a run; pass `max_budget_usd` for a limit that the CLI enforces.
+cannot stop it during a run; pass `max_budget_usd` for a limit that the CLI enforces.
 """
 
 from __future__ import annotations
@@ -132,9 +132,7 @@ class ClaudeCodeProvider:
         return provider
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: the CLI has its own tools; ours reach it only over MCP
-        (`with_agent_tools`).
-        """
+        """See `Provider.check`. The CLI has its own tools; ours need MCP (`with_agent_tools`)."""
         names = [
             name
             for name in sorted(request.options)
@@ -251,7 +249,10 @@ async def _next_lines(output: AsyncGenerator[list[bytes], None], timeout: float 
 
 
 def _write_file(path: Path, text: str | Path | None, *, always: bool = False) -> str | None:
-    """Write a text to a file and return its path; a text that is a path already is returned unchanged."""
+    """Write a text to a file and return its path; a text that is itself a path is returned unchanged.
+
+    JSON is written, other texts only with `always`. None for no text.
+    """
     if not text or not (always or str(text).lstrip().startswith("{")):
         return str(text) if text else None
     path.write_text(str(text))

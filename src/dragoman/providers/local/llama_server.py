@@ -29,9 +29,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as parent:
-        os.dup2(
-            sys.stderr.fileno(), sys.stdout.fileno()
-        )  # llama.cpp prints to stdout, which is for the address
+        # llama.cpp prints to stdout, which is for the address.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         key = sys.stdin.readline().strip()
         try:
             server = serve(arguments.model, key, context=arguments.context, threads=arguments.threads)
@@ -44,7 +43,10 @@ def main() -> None:
 
 
 def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
-    """Start the server, which runs in its own threads, and return it when it is ready. RuntimeError."""
+    """Start the server, which runs in its own threads, and return it when it is ready.
+
+    Raises RuntimeError if the model cannot be loaded.
+    """
     import xllamacpp  # late: optional, installed by `dragoman local install`
 
     params = xllamacpp.CommonParams()

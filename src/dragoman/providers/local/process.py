@@ -105,13 +105,13 @@ class LocalModelProcess:
         raise ProviderError(problem, category="api_error")
 
     def _start_problem(self, reason: str | None, problem: str) -> str:
-        """Return why there is no server: what the process says, or else the end of its error output."""
+        """Return why there is no server: what the process reports, else the last line of its errors."""
         line = problem or "".join(self._stderr_tail.splitlines()[-1:])
         text = f"the local model could not start ({reason or 'it sent no address'})"
         return f"{text}: {safe_line(line)}" if line else text
 
     async def _read_stderr(self, process: Process) -> None:
-        """Read the error output until the process exits, so that the pipe never fills; keep its end."""
+        """Read the error output until the process exits, so that the pipe never fills up; store its end."""
         stderr = cast(asyncio.StreamReader, process.stderr)
         while data := await stderr.read(STDERR_TAIL):
             self._stderr_tail = (self._stderr_tail + data.decode(errors="replace"))[-STDERR_TAIL:]

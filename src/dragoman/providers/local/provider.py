@@ -66,9 +66,7 @@ class LocalProvider:
         )
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
-        """See `Provider.stream`. `tool_rounds` is our option (see `prepare_request`); others go to
-        llama.cpp.
-        """
+        """See `Provider.stream`. Options other than `tool_rounds` (see `prepare_request`) go to llama.cpp."""
         prepared = prepare_request(request)
         server = await self._process.start()
         adapter = OpenAIAdapter(self.name, Quirks())
@@ -88,7 +86,7 @@ class LocalProvider:
             raise await self._explain(error) from None
 
     def check(self, request: ModelRequest) -> Sequence[str]:
-        """See `Provider.check`: llama.cpp accepts what OpenAI accepts."""
+        """See `Provider.check`. llama.cpp accepts OpenAI's options."""
         return ()
 
     async def close(self) -> None:
