@@ -1,4 +1,4 @@
-"""Approval requests: calls that need a person's consent, bound to their arguments and valid for one use."""
+"""Approval requests: a person's consent to a call, bound to its arguments and valid for one use."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MAX_ANSWER_LENGTH = 10_000  # characters of an answer, or of a reason
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question to a person, with suggested answers; other answers are accepted too."""
+    """A question to a person, with suggested answers; other answers are accepted, too."""
 
     text: str
     options: tuple[str, ...] = ()
 
 
 class CallProvider(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who runs a call: the hub, an MCP server or the spokes of an owner, and the definition's hash."""
+    """Who runs a call: the hub, an MCP server or the spokes of an owner; and the hash of the definition."""
 
     name: str
     owner: str | None
     definition: str
 
     def differences(self, other: CallProvider) -> str:
-        """Return in words what differs from another provider of the same operation."""
+        """Describe how another provider of the same operation differs; an empty text if it does not."""
         changes = {
             "it is provided by something else": self.name != other.name,
             "another owner's spoke serves it": self.owner != other.owner,
@@ -45,11 +45,11 @@ class CallProvider(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ApprovalItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One operation that needs approval: its arguments, and what the matching rule says.
+    """One operation that needs approval: its arguments, and the fields of the matching policy rule.
 
     With a `question`, an answer is requested instead of consent. `agent` names the agent whose model asks,
-    if it is not the agent that the person talks to. `provider` is who would run it; only requests of
-    earlier versions have none.
+    if it is not the agent that the person talks to. `provider` would run it; only requests of earlier
+    versions have none.
     """
 
     operation: str
@@ -81,8 +81,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     `operation`, `input` and `input_hash` describe the call itself (`hub.call`, or a pinned operation);
     `key_id` is the key that made it. `answerers` are the owners who may answer: `owner` stands for the
     call's own, and an identity with the scope `admin` always may. Times are unix seconds. `reason` is the
-    text of the answer. `state` is what a call resumes from that was suspended while it ran; it resumes
-    after a denial too.
+    text of the answer. A call that was suspended while it ran resumes from `state`, also after a denial.
     """
 
     id: str
@@ -120,7 +119,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request_key(self) -> tuple[Any, ...]:
-        """What two requests for the same approval have in common."""
+        """The fields in which two requests for the same approval are equal."""
         call = (self.owner, self.operation, self.input_hash, self.run_id, self.tool_call_id)
         return (*call, self.items, self.answerers)
 
@@ -163,7 +162,7 @@ class Grant:
 
     @classmethod
     def from_approval(cls, approval: ApprovalRequest) -> Grant:
-        """Return the grant that an answered or expired request amounts to."""
+        """Return the grant for an answered or expired request."""
         approved = approval.status in ("approved", "used")
         text = EXPIRED_REASON if approval.status == "expired" else approval.reason
         return cls(approval.items, approved=approved, text=text, state=approval.state)
@@ -179,7 +178,7 @@ class Grant:
         )
 
     def consume(self, operation: str, input_hash: str, *, provider: CallProvider) -> bool:
-        """Return whether this call by this provider is approved, and use the approval up."""
+        """Return whether this call by this provider is approved, and use up the approval."""
         if self.state is not None:
             return True  # a suspended call was approved before it started
         key = self._find_unused(operation, input_hash, provider=provider)
@@ -189,7 +188,7 @@ class Grant:
         return True
 
     def covers(self, operation: str, input_hash: str, *, provider: CallProvider) -> bool:
-        """Return whether consume() would succeed."""
+        """Return whether `consume` would return True."""
         return (
             self.state is not None or self._find_unused(operation, input_hash, provider=provider) is not None
         )
@@ -207,12 +206,12 @@ class Grant:
     def _find_unused(self, operation: str, input_hash: str, *, provider: CallProvider) -> ApprovalKey | None:
         """Return the unused approval of this call; one without a provider is for the hub's operations."""
         providers = (provider, None) if provider.name == HUB_PROVIDER else (provider,)
-        keys: list[ApprovalKey] = [(operation.lower(), input_hash, each) for each in providers]
+        keys: list[ApprovalKey] = [(operation.lower(), input_hash, owner) for owner in providers]
         return next((key for key in keys if self._unused[key]), None)
 
 
 def explain_mismatch(item: ApprovalItem, grant: Grant | None) -> ApprovalItem:
-    """Return the item, with the reason why an earlier approval of the same call does not hold, if any."""
+    """Return the item; if an earlier approval of the same call is not valid now, with the reason why."""
     change = None if grant is None else grant.mismatch(item)
     if change is None:
         return item
@@ -281,11 +280,11 @@ class ApprovalStore(Protocol):
     async def use(
         self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
     ) -> ApprovalRequest:
-        """Use an approval up, once, for exactly the approved call.
+        """Use up an approval for exactly the approved call.
 
         Raises NotFound; Forbidden for another owner; Conflict for other arguments, for another tool call if
-        both are known, or if it is not approved. A request with a `state` is used up after a denial or its
-        expiry too.
+        both are known, or if it is not approved. A request with a `state` is also used up after it was denied
+        or has expired.
         """
         ...
 
@@ -310,7 +309,7 @@ def validate_reason(reason: str | None) -> str | None:
 
 
 def approval_not_found(id: str) -> NotFound:
-    """Return the error for an approval that does not exist, or that the caller may not know of."""
+    """Return the error for an approval that does not exist, or that the caller may not see."""
     return NotFound(f"there is no approval {id!r}")
 
 
@@ -328,7 +327,7 @@ def may_answer(approval: ApprovalRequest, by: Identity) -> bool:
 
 
 def is_same_request(first: ApprovalRequest, second: ApprovalRequest) -> bool:
-    """Return whether both ask the same people about the same call of the same owner, run and tool call."""
+    """Return whether both ask the same people about the same call of an owner, in the same tool call."""
     return first.request_key == second.request_key
 
 
@@ -348,7 +347,7 @@ def apply_answer(
 ) -> ApprovalRequest:
     """Return the request with its answer. Raises Forbidden, Conflict.
 
-    Where the owner of the call may answer, so may an `is_participant` who may write in its session.
+    `is_participant`: `by` may write in the session of the call, and answers like the owner of the call.
     """
     current = approval.as_of(now)
     if not (may_answer(approval, by) or (is_participant and OWNER in approval.answerers)):
@@ -410,12 +409,12 @@ class MemoryApprovalStore:
         limit: int = 100,
     ) -> Sequence[ApprovalRequest]:
         now = self._clock()
-        requests = [each.as_of(now) for each in reversed(self._approvals.values())]
+        requests = [request.as_of(now) for request in reversed(self._approvals.values())]
         if session_id is not None:
-            found = [request for request in requests if request.session_id == session_id]
-        else:
-            found = [request for request in requests if owner is None or involves_owner(request, owner)]
-        return [request for request in found if status in (None, request.status)][:limit]
+            requests = [request for request in requests if request.session_id == session_id]
+        elif owner is not None:
+            requests = [request for request in requests if involves_owner(request, owner)]
+        return [request for request in requests if status in (None, request.status)][:limit]
 
     async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
         request_key = (owner, operation, input_hash, None, None)
@@ -427,8 +426,8 @@ class MemoryApprovalStore:
     async def find_suspended(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
         request_key = (owner, operation, input_hash, None)
         pending = await self.list(owner=owner, status="pending", limit=len(self._approvals))
-        found = (request for request in pending if request.request_key[: len(request_key)] == request_key)
-        return next((request for request in found if request.state is not None), None)
+        same = (request for request in pending if request.request_key[: len(request_key)] == request_key)
+        return next((request for request in same if request.state is not None), None)
 
     async def answer(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None

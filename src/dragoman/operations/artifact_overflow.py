@@ -1,4 +1,4 @@
-"""Artifact overflow: a result that is too big for a model becomes an artifact with a head and a tail."""
+"""Artifact overflow: store a result that is too big for a model, which gets its head and tail."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from dragoman.wire.multimodal_outputs import separate_files
 
 log = logging.getLogger(__name__)
 
-HEAD_SHARE = 0.6  # of the limit, for the beginning of what is cut
+HEAD_SHARE = 0.6  # of the limit, for the beginning of a result that is cut
 TAIL_SHARE = 0.15
+# Operations that return pieces of something larger themselves.
 READER_OPERATIONS = (
     "artifacts.read",
     "artifacts.search",
@@ -25,7 +26,7 @@ READER_OPERATIONS = (
     "history.search",
     "skills.load",
     "skills.read",
-)  # their results are pieces already
+)
 
 
 class ArtifactOverflow:
@@ -67,7 +68,7 @@ class ArtifactOverflow:
     ) -> dict[str, Any]:
         """Store a result and return its head, its tail and its artifact.
 
-        A result that cannot be stored is returned all the same, for the operation has run.
+        If it cannot be stored, the rest is lost, but the call does not fail: the operation has run.
         """
         artifact = Artifact(
             id=new_id("art"),

@@ -1,9 +1,9 @@
 """Access checks: which endpoints a caller's key may use, and whose data a caller may see.
 
-Every endpoint, the runs and the store's own transactions ask here, so that the same key gets the same
-answer at each of them. A key with the scope "admin" sees the data of all owners, any other key its owner's.
-Whether a refusal is a 403 (`require_owner`) or a 404 that does not tell that the resource exists
-(`is_visible`) is the endpoint's choice.
+Every endpoint, the runs and the store's own transactions use these functions, so that a key has the same
+rights everywhere. A key with the scope "admin" sees the data of all owners, any other key that of its owner.
+Whether a refusal is a 403 (`require_owner`) or a 404 that does not reveal that the resource exists
+(`is_visible`) is the choice of the endpoint.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ RUN_DATA_SCOPES: tuple[Scope, ...] = ("operations", "chat", "admin")
 
 SessionRole: TypeAlias = Literal["read", "write", "admin"]
 SESSION_ROLES: tuple[SessionRole, ...] = get_args(SessionRole)
-"""What a grant allows in a session of another owner, each with all before it.
+"""What a grant allows in a session of another owner; each role includes those before it.
 
-"read" shows the session; "write" is to send messages, stop runs and answer approvals; "admin" is to change
-its settings and its grants.
+"read": see the session; "write": send messages, stop runs and answer approvals; "admin": change its settings
+and its grants.
 """
 
 
@@ -35,7 +35,7 @@ def roles_with(needed: SessionRole) -> tuple[SessionRole, ...]:
 def require_scope(caller: Identity, *scopes: Scope) -> None:
     """Raise Forbidden, with `scope` set to the first of `scopes`, unless the caller has one of them.
 
-    The hint adds a scope to those that the key has.
+    The hint names the command that adds this scope to the key.
     """
     if any(map(caller.may, scopes)):
         return
@@ -60,7 +60,7 @@ def visible_owner(caller: Identity) -> str | None:
 
 
 def is_visible(owner: str, *, to: str | None) -> bool:
-    """Whether an owner's data may be shown. `to` is a `visible_owner`."""
+    """Return whether an owner's data may be shown. `to` is a `visible_owner`."""
     return to is None or to == owner
 
 

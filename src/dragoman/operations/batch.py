@@ -1,4 +1,4 @@
-"""The batch of `hub.call`: parsing what a model wrote, and the progress and results of its calls."""
+"""The batch of `hub.call`: parse the model's list of calls, collect their progress and results."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class RunningBatch:
         return cls(entries, context, state=batch_state)
 
     def pending_indexes(self) -> list[int]:
-        """Return the indexes to call now: all that have no result; of suspended calls the first."""
+        """Return the indexes to call now: those without a result, or the first suspended call if any."""
         if self._suspended:
             return [min(self._suspended)]
         return [index for index in range(len(self._reports)) if index not in self._results]
@@ -144,11 +144,11 @@ class RunningBatch:
         self._report(index, {"progress": value}, reporting=True)
 
     def suspend(self, index: int, suspended_call: SuspendedCall) -> None:
-        """Note that one call waits for an approval."""
+        """Record that one call waits for an approval."""
         self._suspended[index] = suspended_call
 
     def finish(self, index: int, result: dict[str, Any]) -> None:
-        """Note the result of one call."""
+        """Record the result of one call."""
         self._results[index] = result
         self._report(index, result, reporting=self._reporting)
 

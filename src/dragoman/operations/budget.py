@@ -15,7 +15,7 @@ class Budget:
     Reserve what a call may cost before its cost is known, and settle it afterwards: concurrent calls cannot
     spend the same dollar. A budget with a `parent` is charged to both.
 
-    `name` is what it is called where other processes spend of it, too: the same one when a run continues.
+    `name` identifies it where other processes spend from it, too; it stays the same when a run continues.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class Budget:
         self.parent = parent
         self.name = name
         self.report: Callable[[float], None] | None = None
-        """Tells the other processes what is spent here without a reservation; None where there are none."""
+        """Reports an amount that was spent without a reservation to other processes; None without any."""
         self.count: Callable[[Budget], Awaitable[None]] | None = None
-        """Counts a call in the limits of calls that other processes share; None where there are none."""
+        """Counts a call in the limits that are shared with other processes; None without any."""
         self.spent = 0.0
         self.reserved = 0.0
         self.calls_made = 0
@@ -65,8 +65,8 @@ class Budget:
 
     @property
     def left(self) -> float | None:
-        """US dollars that are left here and in all above; None without a limit."""
-        return min((each.remaining for each in self.chain if each.remaining is not None), default=None)
+        """US dollars that are left here and in all budgets above; None without a limit."""
+        return min((budget.remaining for budget in self.chain if budget.remaining is not None), default=None)
 
     def count_call(self) -> None:
         """Count one call. Raises BudgetExhausted if no call is left, or the money is spent."""
@@ -79,16 +79,16 @@ class Budget:
         self.calls_made += 1
 
     async def count_shared_call(self) -> None:
-        """Count one call where other processes count theirs, too. Raises BudgetExhausted if none is left."""
-        count = next((each.count for each in self.chain if each.count is not None), None)
+        """Count one call in the limits that are shared with other processes.
+
+        Raises BudgetExhausted if no call is left.
+        """
+        count = next((budget.count for budget in self.chain if budget.count is not None), None)
         if count is not None:
             await count(self)
 
     def spend(self, usd: float) -> None:
-        """Add to what was spent.
-
-        Raises BudgetExhausted if the limit is exceeded; the amount is counted anyway.
-        """
+        """Add an amount to `spent`. Raises BudgetExhausted if the limit is exceeded; it is added anyway."""
         self.spent += usd
         if self.report is not None:
             self.report(usd)
@@ -118,9 +118,9 @@ class Budget:
 
 
 class CostTotal:
-    """The US dollars known to be spent below a run: by its sub-agents, and by what operations report.
+    """The known costs below a run, in US dollars: those of its sub-agents, and those that operations report.
 
-    Adds to the total of the run that it is a part of, too. `usd` is None while no cost is known.
+    Costs are also added to the total of the parent run. `usd` is None while no cost is known.
     """
 
     __slots__ = ("parent", "usd")
@@ -131,7 +131,7 @@ class CostTotal:
 
     @property
     def depth(self) -> int:
-        """How many runs this one is a part of."""
+        """The number of runs above this one."""
         depth, above = 0, self.parent
         while above is not None:
             depth, above = depth + 1, above.parent

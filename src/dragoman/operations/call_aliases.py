@@ -15,13 +15,13 @@ Translate: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class CallAlias(msgspec.Struct, frozen=True):
-    """Another name of the operation `target`; `translate` makes its input of the alias's."""
+    """Another name of the operation `target`; `translate` converts the input of the alias to its input."""
 
     target: str
     translate: Translate = dict
 
     def input(self, input: Any) -> Any:
-        """Return the input of the operation; one that does not fit is unchanged, and refused there."""
+        """Return the input of the operation. An input that cannot be converted is left for it to refuse."""
         try:
             return self.translate(input) if isinstance(input, Mapping) else input
         except (TypeError, ValueError, AttributeError, OverflowError):
@@ -29,5 +29,5 @@ class CallAlias(msgspec.Struct, frozen=True):
 
 
 def rename(input: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return the input with other names of parameters; None for a parameter leaves it out."""
+    """Return the input with parameters renamed by `names`, without those that are None."""
     return {names.get(name, name): value for name, value in input.items() if value is not None}

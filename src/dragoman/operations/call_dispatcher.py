@@ -1,7 +1,7 @@
 """Calls: the one entry point to every operation.
 
-Identity, policy, approvals, hooks, deadline, ledger and abort are applied here and not in the adapters
-(HTTP, MCP, spokes, the agent loop), so every door behaves alike.
+Identity, policy, approvals, hooks, deadline, ledger and abort are applied here and not by the callers (HTTP,
+MCP, spokes, the agent loop), so that calls behave the same wherever they come from.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ APPROVAL_UNAVAILABLE_HINT = "The call needs approval, and the request could not 
 class CallSettings(msgspec.Struct, frozen=True):
     """Settings of `Calls`.
 
-    Sync functions share `threads` threads; `tracer` sees each call; a call that failed `max_failures` times
-    in a run does not run again unchanged; `events` hears of each call.
+    Sync functions share `threads` threads; `tracer` opens a span for each call; a call that failed
+    `max_failures` times in a run does not run again unchanged; `events` observes each call.
     """
 
     threads: int = 16
@@ -119,7 +119,7 @@ class Calls:
         )
         self.approval_flow = ApprovalFlow(self.access_control, ledger, clock=clock)
         self.secrets: SecretLookup | None = None
-        """Finds the secrets that a call may use, and that nothing may show."""
+        """Finds the secrets that a call may use; they are redacted everywhere else."""
         self.overflow = overflow or ArtifactOverflow(MemoryArtifactStore())
         self._registry = registry
         self._ledger = ledger
@@ -193,7 +193,7 @@ class Calls:
                 parent.remove_child(call_id)
 
     def abort(self, call_id: str, reason: str = "it was stopped") -> bool:
-        """Abort a running call with all calls below it. Return False if it does not run."""
+        """Abort a running call with all calls below it. Return False if it is not running."""
         running = self._running.get(call_id)
         return running is not None and running.stop(reason)
 
@@ -295,27 +295,27 @@ class Calls:
         try:
             return self._resolve(operation, context)
         except NotFound as error:
-            if context.for_model:  # a model does not learn that an operation exists which it may not call
+            if context.for_model:  # a model does not learn of operations that it may not call
                 return error
             try:
-                # The check denies it, and tells the calling code so.
+                # The check denies it, with an error that says so.
                 return self._registry.get(operation, owner=context.identity.owner)
             except NotFound:
                 return error
 
     def _resolve(self, operation: str, context: Context) -> Operation:
-        """Return the operation of this id. NotFound, also for one that is denied or private to another."""
-        found = self._registry.get(
+        """Return the operation of this id. Raises NotFound, also if it is denied or private to another."""
+        visible = self._registry.get(
             operation,
             allow=lambda candidate: self.is_visible(candidate, context),
             owner=context.identity.owner,
         )
-        return found.for_caller(context)
+        return visible.for_caller(context)
 
     async def _record_and_run(self, attempt: PreparedCall) -> CallOutcome:
         """Apply an approval, record the start, run, record the end.
 
-        The end is recorded on cancellation too.
+        The end is also recorded on cancellation.
         """
         try:
             attempt = await self.approval_flow.resume_approved(attempt)
@@ -350,7 +350,7 @@ class Calls:
         return to_outcome(record, ending)
 
     async def _settle_cut_off(self, attempt: PreparedCall) -> PreparedCall | ExecutionResult:
-        """Return the result of a call that had ended before a crash, or that is uncertain; else the call."""
+        """Return the result of a call that ended before a crash or is uncertain; else the call to run."""
         record, grant, earlier = attempt.record, attempt.context.grant, attempt.earlier
         if grant is not None and is_resumed(attempt) and is_about_uncertain_call(grant):
             retry = grant_to_try_again(grant)
@@ -372,7 +372,7 @@ class Calls:
         return replace(attempt, is_restart=True)
 
     async def _ask_what_happened(self, attempt: PreparedCall, operation: Operation) -> ExecutionResult:
-        """Ask the call's person whether it took effect; the call waits for the answer."""
+        """Ask the user whether the call took effect; it waits for the answer."""
         if attempt.context.node is not None and not attempt.context.may_wait:
             return to_result(uncertain_end(UNCERTAIN_TEXT))
         item, state = question_item(self.access_control.approval_item(attempt, operation))
@@ -404,7 +404,7 @@ class Calls:
         return True
 
     async def _record_end(self, record: CallRecord, ending: ExecutionResult) -> None:
-        """Record the end. If that fails the result is still returned, for the operation has run."""
+        """Record the end. A failure of that is only logged, because the operation has run."""
         completion = CallCompletion(
             status=ending.status,
             ended_at=None if ending.status == "pending" else self._clock(),
@@ -416,7 +416,7 @@ class Calls:
         )
         if self._events is not None:
             self._events.call_ended(record, completion)
-        wait = record.parent_id is None  # children are recorded before their parent, which waits for the disk
+        wait = record.parent_id is None  # children are written before their parent, which waits for the disk
         try:
             await self._ledger.record_end(record.id, completion, wait=wait)
         except (StoreError, Unavailable) as error:

@@ -1,4 +1,4 @@
-"""Hooks around a model's call: what may stop or change it before it runs, and its result afterwards."""
+"""Hooks around a model's call: they may stop or change it before it runs, and change its result."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks decide before a call runs.
+    """The decision of hooks before a call runs.
 
-    `block` is why it must not run, `ask` why it needs approval, `input` replaces its input. `notes` are
-    stored with the call and shown to the model.
+    `block` is the reason why it must not run, `ask` the reason why it needs approval; `input` replaces its
+    input. `notes` are stored with the call and shown to the model.
     """
 
     input: Mapping[str, Any] | None = None
@@ -68,7 +68,7 @@ class CallHooks(Protocol):
         ...
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
-        """Return what the model gets instead; None to leave it as it is."""
+        """Return what the model gets instead of this end; None to leave it unchanged."""
         ...
 
 
@@ -103,7 +103,7 @@ class StackedHooks:
 
 
 def stack_hooks(outer: CallHooks | None, inner: CallHooks | None) -> CallHooks | None:
-    """Return both as one; one of them if the other is None or the same."""
+    """Return both combined; only one of them if the other is None or the same."""
     if outer is None or inner is None or outer is inner:
         return outer or inner
     return StackedHooks(outer, inner)

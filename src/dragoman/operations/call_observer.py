@@ -1,4 +1,4 @@
-"""Observers of calls: they learn of the start and end of calls, and of domain events of their operations."""
+"""Observers of calls: they get the start and end of calls, and the domain events of operations."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dragoman.operations.ledger import CallCompletion, CallRecord
 
 
 class CallEvents(Protocol):
-    """Gets the events of calls; nothing is awaited."""
+    """Gets the events of calls. Calls do not wait for it."""
 
     def call_started(self, record: CallRecord) -> None:
-        """Tell that a call runs now."""
+        """Handle the start of a call."""
 
     def call_ended(self, record: CallRecord, completion: CallCompletion) -> None:
-        """Tell that a call has ended, or waits for an approval."""
+        """Handle the end of a call, or that it waits for an approval."""
 
     def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None:
         """Publish a domain event in the session of a call, `in_answer` or not. Raises CallError."""

@@ -14,7 +14,7 @@ from dragoman.operations.outcome import CallFailure, CallStatus
 
 NodeKind = Literal["run", "model", "call", "task"]
 SourceLookup = Callable[[str, str], str | None]
-"""Where an operation, by its id, comes from, as far as an owner may know."""
+"""Returns the source of an operation by its id and the owner who sees the tree; None if unknown to them."""
 
 MAX_DEPTH = 100
 MAX_SHOWN_LENGTH = 240
@@ -130,7 +130,7 @@ class CallTreeBuilder:
 
     @property
     def omitted_count(self) -> int:
-        """How many calls are in no node built so far, because they are too deep."""
+        """The number of calls that are too deep for the nodes built so far."""
         return len(self._rows) - self._built_count
 
     def subtree(self, id: str) -> CallTreeNode | None:
@@ -180,9 +180,8 @@ def group_by_step(
     """Return model calls by step, below each the calls it requested, in the order of their start."""
     nodes_by_step: dict[int | None, list[CallTreeNode]] = {}
     for row, node in calls:
-        nodes_by_step.setdefault(row.step or None, []).append(
-            node
-        )  # step 0: approved before, run ahead of the first
+        # Step 0 has calls that were approved earlier and run before the first step.
+        nodes_by_step.setdefault(row.step or None, []).append(node)
     calls_by_step = {
         step: list(group)
         for step, group in groupby(
@@ -203,14 +202,14 @@ def group_by_step(
 
 
 def with_tasks(tree: CallTreeNode, tasks: Mapping[str | None, Sequence[CallTreeNode]]) -> CallTreeNode:
-    """Return a tree with tasks below the calls that gave them, by the ids of these.
+    """Return a tree with tasks below the calls that started them; `tasks` are by the ids of these calls.
 
-    Those of other calls, which are not in the tree, are below its root.
+    Tasks of calls that are not in the tree are below its root.
     """
-    found = ids_in(tree)
-    strays = [node for id, nodes in tasks.items() if id not in found for node in nodes]
-    grown = insert_tasks(tree, tasks)
-    return msgspec.structs.replace(grown, children=(*grown.children, *strays)) if strays else grown
+    ids = ids_in(tree)
+    others = [node for id, nodes in tasks.items() if id not in ids for node in nodes]
+    complete = insert_tasks(tree, tasks)
+    return msgspec.structs.replace(complete, children=(*complete.children, *others)) if others else complete
 
 
 def ids_in(tree: CallTreeNode) -> frozenset[str]:
@@ -219,7 +218,7 @@ def ids_in(tree: CallTreeNode) -> frozenset[str]:
 
 
 def insert_tasks(node: CallTreeNode, tasks: Mapping[str | None, Sequence[CallTreeNode]]) -> CallTreeNode:
-    """Return a node with tasks below the calls that gave them."""
+    """Return a node with tasks below the calls that started them."""
     children = tuple(insert_tasks(child, tasks) for child in node.children)
     return msgspec.structs.replace(node, children=(*children, *tasks.get(node.id, ())))
 
@@ -254,7 +253,7 @@ def running_model_call(run: RunRow, earlier: Sequence[CallTreeNode], *, step: in
 
 
 def latest_end(node: CallTreeNode) -> float:
-    """Return when the node and its direct children had ended."""
+    """Return the time of the latest end of the node and its direct children."""
     return max([node.started_at, node.ended_at or 0.0, *(child.ended_at or 0.0 for child in node.children)])
 
 

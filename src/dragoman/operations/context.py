@@ -24,7 +24,7 @@ HUB_PARTS = frozenset(
 )
 """Names of data parts that the hub writes itself."""
 
-CHILD_CANCEL_SECONDS = 5.0  # how long cancelled children may take to end
+CHILD_CANCEL_SECONDS = 5.0  # that cancelled children may take to end
 
 
 class PolicyDecider(Protocol):
@@ -44,21 +44,21 @@ class ReplayedCallLookup(Protocol):
 
 
 class ParentAgent(msgspec.Struct, frozen=True):
-    """An agent that another agent works for; the policy has to allow a call to both."""
+    """An agent for which another agent works; the policy has to allow a call to both."""
 
     agent: str | None
     decider: PolicyDecider
 
 
 class Intermediary(msgspec.Struct, frozen=True):
-    """Somebody else behind a call, with the agent: the policy has to allow the call to them too."""
+    """Another identity behind a call, with its agent: the policy has to allow the call to it as well."""
 
     identity: Identity
     agent: str | None = None
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """A name that an agent has activated in a run, such as that of a skill: the policy may go by it."""
+    """A name that an agent has activated in a run, such as that of a skill; policy rules can refer to it."""
 
     agent: str | None
     name: str
@@ -105,7 +105,7 @@ class CallNode:
 
     @property
     def child_count(self) -> int:
-        """How many children were added so far."""
+        """The number of children that were added so far."""
         return self._child_count
 
     def remove_child(self, call_id: str) -> None:
@@ -135,21 +135,21 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     artifact. `budget` is shared by all calls below. `on_progress` receives progress, `on_data` the data
     parts that calls put into the answer of the run. `step` counts the model calls of a run, `grant` is the
     approval of this call, `notes` are repairs of its input.
-    `intermediaries` are the others behind the call: a spoke that calls for `identity`, or the caller of an
-    operation whose spoke calls as itself. `parent_agents` are the agents that this one works for. The call
-    has to be allowed to all of them.
+    `intermediaries` are other identities behind the call: a spoke that calls for `identity`, or the caller of
+    an operation whose spoke calls as itself. `parent_agents` are the agents for which this one works. The
+    call has to be allowed to all of them.
 
-    `hooks` run around the calls of a model, `hook_decision` is what they decided about this call. `answer`
-    is the person's answer to a question. `may_wait` is True if a nested call may be suspended for an
-    approval: the calling operation then raises ApprovalNeeded, and runs again with the `state` that it passed
-    along and the `grant`.
+    `hooks` run around the calls of a model; `hook_decision` is their decision about this call. `answer` is
+    the user's answer to a question. `may_wait` is True if a nested call may be suspended for an approval: the
+    calling operation then raises ApprovalNeeded with a `state`, and runs again with this `state` and the
+    `grant`.
 
     Idempotency keys begin with `key_scope`, or else with `run_id`; `call_key` names the call within its
-    parent, where its place among the parent's calls could change. `replayed_calls` are those that the run
-    had made before a crash. `seal` replaces the secrets of the call's team in a JSON value by their handles;
-    None when it has none; `check_page` raises CallDenied for a text with a secret that must not be sent to
-    the page of a URL. Results, errors, progress and events are sealed by themselves. `activations` are
-    what the agents of the run have activated; all of its calls share the list, and None means no run.
+    parent, if its index among the parent's calls could change. `replayed_calls` are the calls that the run
+    made before a crash. `seal` replaces the secrets of the call's team in a JSON value by their handles; None
+    if it has none. `check_page` raises CallDenied for a text with a secret that must not be sent to the page
+    of a URL. Results, errors, progress and events are sealed automatically. `activations` are the names that
+    the agents of the run have activated; all of its calls share the list, and None means no run.
     """
 
     identity: Identity = LOCAL
@@ -206,22 +206,21 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         return outcome.unwrap()
 
     def progress(self, value: Any) -> None:
-        """Report progress.
+        """Report progress: a JSON-able value that is shown as preliminary output.
 
-        A JSON-able value, shown as preliminary output. The latest replaces those before. Without a listener
-        it is ignored.
+        Each value replaces the one before it. Without a listener it is ignored.
         """
         if self.on_progress is not None:
             progress = to_jsonable(value)
             self.on_progress(progress if self.seal is None else self.seal(progress))
 
     def publish(self, name: str, data: Mapping[str, Any], *, in_answer: bool = False) -> None:
-        """Publish a domain event, as `data-<name>`, to those who follow the session of this call.
+        """Publish a domain event, as `data-<name>`, in the session of this call, where it is stored.
 
-        It is stored. Outside of a session nobody hears of it. With `in_answer` it is also a data part of the
-        answer that makes this call: one for each name, replaced by the next of the name. Outside of an answer
-        that changes nothing. Raises BadRequest or InvalidInput when the configuration does not know the name
-        or its schema refuses the data, TooLarge.
+        Outside of a session it is only checked. With `in_answer` it is also a data part of the answer that
+        makes this call: one for each name, replaced by the next one; outside of an answer this has no effect.
+        Raises BadRequest for a name that the configuration does not allow, InvalidInput for data that do not
+        match its schema, and TooLarge.
         """
         if in_answer:
             check_part_name(name)
@@ -230,7 +229,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
             self.put_in_answer(name, data)
 
     def put_in_answer(self, name: str, data: Mapping[str, Any]) -> None:
-        """Make a data part of the answer that makes this call, and no event.
+        """Add a data part to the answer that makes this call, without an event.
 
         Raises BadRequest, TooLarge.
         """
@@ -250,7 +249,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the deadline; None without one. Pass it on to whatever does the work."""
+        """Seconds until the deadline; None without one. Use it as the timeout of other requests."""
         return None if self.deadline is None else self.deadline - asyncio.get_running_loop().time()
 
     async def offload(self, function: Callable[[], T]) -> T:
@@ -267,7 +266,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_part_name(name: str) -> None:
-    """Raise BadRequest for the name of a data part that the hub writes itself."""
+    """Raise BadRequest for the name of a data part that only the hub writes."""
     if name in HUB_PARTS:
         raise BadRequest(f"the hub writes the data part {name!r} itself; use another name", field="name")
 

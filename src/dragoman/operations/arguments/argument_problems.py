@@ -1,6 +1,6 @@
-"""Problems of arguments: what is wrong with each field, in words that a model can act on.
+"""Problems of arguments: what is wrong with each field, in words by which a model can correct its input.
 
-What the JSON Schema validator reports, in words that a model can correct its input by.
+They are made from the errors of the JSON Schema validator.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ValuePath: TypeAlias = Sequence[str | int]
 SchemaError: TypeAlias = jsonschema_rs.ValidationError
 
 ABSENT = object()
-MAX_NAMES = 10
-MAX_SUGGESTIONS = 5  # unexpected names for which a similar one is looked for
-MAX_UNEXPECTED = 25  # unknown fields that are told
-MAX_BRANCHES = 5
-MAX_OPTIONS = 200
-MAX_FRAGMENT_LENGTH = 120
+MAX_NAMES = 10  # names of fields that are listed
+MAX_SUGGESTIONS = 5  # unexpected names for which a similar one is suggested
+MAX_UNEXPECTED = 25  # unexpected names that are reported
+MAX_BRANCHES = 5  # alternatives that are described
+MAX_OPTIONS = 200  # values of an enum that are listed
+MAX_FRAGMENT_LENGTH = 120  # characters of a schema or value that are quoted
 DEPENDENT_KEYWORDS = ("dependentRequired", "dependentSchemas", "dependencies")
 LIMIT_TEXTS: Mapping[type, str] = {
     Kind.Minimum: "at least {}",
@@ -51,7 +51,7 @@ class ArgumentProblem(msgspec.Struct, frozen=True):
 
 
 def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]:
-    """Return the problems that one validator error amounts to; `root` is the whole schema."""
+    """Yield the problems of one validator error; `root` is the whole schema."""
     here = tuple(error.instance_path)
     match error.kind:
         case Kind.Required(property=name):
@@ -117,22 +117,22 @@ def describe_collection_rule(error: SchemaError, root: Schema) -> str:
         case kind if isinstance(kind, REGEX_FAILURES):
             return "text whose pattern can be checked; this one takes too long"
         case _:
-            return f"what its schema says ({error.message[:MAX_FRAGMENT_LENGTH]})"
+            return f"a value that matches its schema ({error.message[:MAX_FRAGMENT_LENGTH]})"
 
 
 def describe_contains(error: SchemaError, root: Schema) -> str:
-    around = parent_schema(error, root)
-    least, most = around.get("minContains", 1), around.get("maxContains")
+    schema = parent_schema(error, root)
+    least, most = schema.get("minContains", 1), schema.get("maxContains")
     bound = f"at most {most}" if list(error.schema_path)[-1] == "maxContains" else f"at least {least}"
-    return f"{bound} of its items to fit {quote_json(around.get('contains', {}))}"
+    return f"{bound} of its items to fit {quote_json(schema.get('contains', {}))}"
 
 
 def explain_alternatives(
     error: SchemaError, branches: Sequence[Sequence[SchemaError]], *, root: Schema
 ) -> Iterator[ArgumentProblem]:
-    """Return the problems of the alternative that was probably meant.
+    """Yield the problems of the alternative that was probably meant.
 
-    If none stands out, describe what each requires.
+    If none is closest, yield one problem with the requirements of each.
     """
     here = tuple(error.instance_path)
     failing = [branch for branch in branches if branch]
@@ -235,7 +235,7 @@ def suggest_name(name: str, known_names: Schema) -> str:
 
 
 def parent_schema(error: SchemaError, root: Schema) -> Schema:
-    """Return the schema whose keyword failed; for a dependency the schema it is part of."""
+    """Return the schema whose keyword failed; for a dependency, the schema that it is part of."""
     path = list(error.schema_path)[:-1]
     schema = schema_at(root, path)
     return schema if isinstance(schema, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Argument repair: arguments that nearly fit their schema are corrected, with a note for each change."""
+"""Argument repair: correct arguments that nearly fit their schema, with a note on each change."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from dragoman.operations.arguments.validation import REGEX_OPTIONS, is_too_deep
 ROOT_URI = "urn:dragoman:arguments"
 WRAPPERS = ("arguments", "input", "parameters", "args", "kwargs")
 MAX_NOTES = 20
-MAX_REPAIR_COST = 40_000.0  # microseconds of compiling, roughly
-MAX_VISITED_VALUES = 5_000  # values visited before it gives up
+MAX_REPAIR_COST = 40_000.0  # microseconds for compiling schemas, roughly
+MAX_VISITED_VALUES = 5_000  # values after which the repair is given up
 SEPARATORS = re.compile(r"[\W_]+")
 PathTuple = tuple[str | int, ...]
 
@@ -237,12 +237,12 @@ class ArgumentRepairer:
     def _compile_part(self, schema: Mapping[str, Any]) -> jsonschema_rs.Validator:
         part = absolute_refs(schema)
         self._pay(schema)
-        if part != schema:  # what it refers to is compiled with it
+        if part != schema:  # it refers to the whole schema, which is compiled with it
             self._remaining_cost -= self._root_cost
         return self._compile({**self._draft, **part})
 
     def _pay(self, schema: Mapping[str, Any]) -> float:
-        """Return the cost of compiling a schema. Raises ValueError once all together cost too much."""
+        """Return the cost of compiling a schema. Raises ValueError if all schemas together cost too much."""
         cost = compile_cost(schema, self._remaining_cost, root=self._root_schema)
         if cost is None:
             raise ValueError("the schema costs too much to compile")
@@ -316,7 +316,7 @@ def value_types(value: Any) -> tuple[str, ...]:
 
 
 def normalise_name(name: str) -> str:
-    """Return a name without case and word separators; one of nothing else as it is."""
+    """Return a name in lower case without word separators; a name of only separators is unchanged."""
     composed = unicodedata.normalize("NFKC", name)
     return SEPARATORS.sub("", composed.casefold()) or name
 

@@ -1,4 +1,4 @@
-"""Broken JSON: reading malformed arguments of a call where nothing is lost or invented."""
+"""Broken JSON: parse malformed arguments of a call, if nothing is lost or invented by that."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from typing import Any
 
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 
-MAX_LENGTH = 1_000_000
+MAX_LENGTH = 1_000_000  # characters
 MAX_GUESS_LENGTH = 4_000  # characters: tolerant parsing takes quadratic time
 MAX_DEPTH = 50
 CODE_FENCE = re.compile(r"\A```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d_]+")
-SYMBOL = re.compile(
-    r"""[^\w\s{}\[\](),:;.+\\"'`\u201c\u201d\u2018\u2019]"""
-)  # not of JSON: a minus, `!`, `%`
+# Symbols with a meaning of their own, such as a minus, `!` and `%`, unlike the punctuation of JSON.
+SYMBOL = re.compile(r"""[^\w\s{}\[\](),:;.+\\"'`\u201c\u201d\u2018\u2019]""")
 EXPONENT = re.compile(r"(?<=\d)[eE][+-]?\d+")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 ESCAPED_BLANKS = dict.fromkeys("nrtbf", " ")
@@ -29,7 +28,7 @@ COMPLETE_ENDINGS = ("}", "]", '"', "'", "”")
 
 
 def repair_json(text: str, *, truncated: bool = False) -> dict[str, Any] | None:
-    """Return the object that a text was meant to be; None if that is uncertain.
+    """Return the object that a malformed text was meant to be; None if that is uncertain.
 
     Repairs code fences, line breaks in strings, superfluous commas, single quotes, Python literals,
     unquoted names and missing closing brackets. With `truncated` the text is known to be cut off, so only
@@ -96,7 +95,7 @@ def preserves_words(text: str, parsed: dict[str, Any]) -> bool:
     try:
         counts = Counter(word for leaf in leaf_texts(parsed) for word in normalised_words(leaf))
         return Counter(normalised_words(ESCAPE.sub(unescape_match, text))) == counts
-    except (ValueError, ArithmeticError):  # of `Decimal`, for an exponent of twenty digits
+    except (ValueError, ArithmeticError):  # raised by `Decimal` for an exponent of twenty digits
         return False
 
 
@@ -119,7 +118,7 @@ def normalise_number(word: str) -> str:
 
 
 def leaf_texts(value: Any) -> Iterator[str]:
-    """Return the texts of all names and values. Raises ValueError for what JSON cannot express."""
+    """Yield the texts of all names and values. Raises ValueError for a number that JSON cannot express."""
     if isinstance(value, dict):
         for name, child in value.items():
             yield str(name)

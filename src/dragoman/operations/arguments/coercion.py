@@ -32,7 +32,7 @@ def coerce(value: Any, types: Set[str]) -> Coercion | None:
 
 
 def coerce_text(text: str, types: Set[str]) -> Coercion | None:
-    """Return what a text stands for if text is not accepted."""
+    """Return the value that a text spells, for a schema that does not accept text."""
     if len(text) > MAX_TEXT_LENGTH:
         return None
     stripped = text.strip()
@@ -72,7 +72,7 @@ def parse_number(text: str, types: Set[str]) -> int | float | None:
 
 
 def match_option(value: Any, options: Sequence[Any]) -> Coercion | None:
-    """Return the one option that equals the value but for case, blanks or type."""
+    """Return the only option that equals the value apart from case, white space or type."""
     if isinstance(value, str):
         matching = [
             option for option in options if isinstance(option, str) and fold_case(option) == fold_case(value)

@@ -55,7 +55,7 @@ def numpy_body(lines: list[str]) -> Iterator[str]:
 
 
 def parse_entries(body: list[str], *, typed: bool) -> dict[str, str]:
-    """Return each parameter's text. After the colon stands its type if `typed`, else its text."""
+    """Return each parameter's text. With `typed`, the type follows the colon, else the text does."""
     texts_by_name: dict[str, list[str]] = {}
     current: list[str] = []
     for line in textwrap.dedent("\n".join(body)).splitlines():

@@ -1,7 +1,4 @@
-"""Parameters of a Python function.
-
-Their JSON Schema, and the validation of input against their type hints.
-"""
+"""Parameters of a Python function: their JSON Schema, and the validation of input by their type hints."""
 
 from __future__ import annotations
 
@@ -37,7 +34,10 @@ UNSUPPORTED_KINDS = {
 
 
 class FunctionParameters:
-    """The parameters of a function: `names` come from the caller, `context_names` get the context."""
+    """The parameters of a function: `names` come from the caller, `context_names` get the context.
+
+    Raises ConfigError for a function that cannot be an operation.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function_name = getattr(function, "__qualname__", repr(function))
@@ -104,7 +104,7 @@ class FunctionParameters:
                 f"{where} {UNSUPPORTED_KINDS[parameter.kind]}; operations take named parameters only"
             )
         if parameter.name not in self.type_hints:
-            raise ConfigError(f"{where} has no type hint; add one, its JSON Schema is made from it")
+            raise ConfigError(f"{where} has no type hint; its JSON Schema is made from that, so add one")
         default = ... if parameter.default is parameter.empty else parameter.default
         return Annotated[self.type_hints[parameter.name], pydantic.Field(alias=parameter.name)], default
 

@@ -1,8 +1,8 @@
-"""What a JSON Schema of another program costs: to compile, and to check a value against.
+"""The cost of a JSON Schema of another program: to compile it, and to check a value with it.
 
-The validator compiles and checks in one C call that holds the interpreter. A schema of 2 kB can make that
-call take hours: references that double at each level, or patterns with large repetitions. So the cost is
-estimated first, and what would cost too much is not done.
+The validator compiles and checks in one native call that blocks the interpreter. A schema of 2 kB can make
+that call take hours: by references that double at each level, or by patterns with large repetitions. So the
+cost is estimated first, and a schema or value that would cost too much is not checked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from dragoman.operations.arguments.subschemas import (
 )
 
 MAX_COMPILE_COST = 25_000  # microseconds, roughly
-MAX_CHECK_COST = 1_000_000  # a rule of a value is one: 0.02 to 0.05 microseconds
-MAX_COUNTED_COST = 200_000  # counting takes longer than checking
-MAX_OPEN = 200  # parts of a schema within each other
+MAX_CHECK_COST = 1_000_000  # rules applied to values, each 0.02 to 0.05 microseconds
+MAX_COUNTED_COST = 200_000  # the same where each rule is counted, which takes longer than applying it
+MAX_OPEN = 200  # nested parts of a schema
 CHILD_KEYWORDS = (
     "items",
     "contains",
@@ -81,22 +81,22 @@ COUNTED_KEYWORDS = frozenset(
 
 
 class RecursiveSchema(Exception):
-    """A schema refers to itself, or through very many others."""
+    """A schema refers to itself, or through a very long chain of others."""
 
 
 class CostLimitReached(Exception):
-    """The cost is above the limit: it is not counted further."""
+    """The cost is above the limit, so that counting stops."""
 
 
 class CompileCost:
-    """Adds up the cost of compiling one schema, or a part of `root`, until it is above the limit."""
+    """The cost of compiling one schema, or a part of `root`. Raises CostLimitReached above the limit."""
 
     def __init__(self, schema: Schema, limit: float, *, root: Schema) -> None:
         self.total = 0.0
         self.patterns = 0.0
         """The cost of all patterns together."""
         self.backtracking = 0
-        """How many patterns are matched by trying."""
+        """The number of patterns that need backtracking."""
         self.root = root
         self._limit = limit
         self._has_base = self._refers_elsewhere = False
@@ -135,7 +135,7 @@ class CompileCost:
             self._add_copies(schema)
 
     def _add_references(self, schema: Schema) -> None:
-        """Note where the schema refers to. Of references only paths within the document can be counted."""
+        """Record the schema's references. Only those that are paths in the document can be counted."""
         reference = text_of(schema, "$ref") or "#"
         is_path = reference == "#" or reference.startswith("#/")
         has_base = any(text_of(schema, keyword) for keyword in BASE_KEYWORDS)
@@ -150,7 +150,7 @@ class CompileCost:
             raise CostLimitReached
 
     def _add_copies(self, schema: Schema) -> None:
-        """Add what the validator copies for `unevaluated…`: all that applies to the same value."""
+        """Add the subschemas that the validator copies for `unevaluated…`: those for the same value."""
         pending: list[tuple[Schema, tuple[int, ...]]] = [(schema, ())]
         while pending:
             current, ancestors = pending.pop()
@@ -161,7 +161,7 @@ class CompileCost:
 
 
 class RulesByDepth:
-    """Counts the rules that apply to one value at most, for each depth of the value within the whole.
+    """Counts the rules that apply to one value at most, by the depth of the value.
 
     Each part of the schema is counted once, however many references lead to it.
     """
@@ -201,7 +201,7 @@ def add_counts(left: list[float], right: list[float], *, times: float = 1) -> li
 
 
 def subschemas_within(schema: Schema) -> Iterator[tuple[float, Schema]]:
-    """Return the subschemas for values within a value, but `properties`, and how much each weighs."""
+    """Yield the weight of each subschema for values within a value, except for `properties`, and it."""
     for keyword in CHILD_KEYWORDS:
         if isinstance(each := schema.get(keyword), Mapping):
             yield 1, each
@@ -212,12 +212,12 @@ def subschemas_within(schema: Schema) -> Iterator[tuple[float, Schema]]:
 
 
 def rule_weight(schema: Schema) -> float:
-    """Return the weight of what a schema says itself: lists of options and of names take longer."""
+    """Return the weight of a schema without its subschemas: lists of options and names take longer."""
     return 1 + sum(map(len, filter(is_container, schema.values()))) / 4
 
 
 def extra_weight(schema: Schema) -> float:
-    """Return what comparing all items, dividing by a fraction and alternatives add to the weight at most."""
+    """Return the most that unique items, fractions of `multipleOf` and alternatives add to the weight."""
     if EXTRA_KEYWORDS.isdisjoint(schema):
         return 0.0
     is_fraction = isinstance(schema.get("multipleOf"), float)
@@ -235,7 +235,7 @@ def most_rules(root: Schema) -> float | None:
 
 
 def text_of(schema: Schema, keyword: str) -> str:
-    """Return the value of a keyword if it is text: a field may have the keyword's name."""
+    """Return the value of a keyword if it is text, else an empty one: a field may have the same name."""
     value = schema.get(keyword)
     return value if isinstance(value, str) else ""
 
@@ -267,7 +267,7 @@ def pattern_cost(pattern: str) -> float:
             groups[-1] += last * (times - 1)
             last *= times
             continue
-        if kind == "open":  # a class without an end: the pattern is not valid, and nothing of it is compiled
+        if kind == "open":  # a class without an end: the pattern is invalid and will not be compiled
             break
         if kind == "group":
             groups.append(0.0)
@@ -296,7 +296,7 @@ def class_cost(text: str) -> float:
 
 
 class CheckCost:
-    """Estimates the cost of checking values against one schema, which has been compiled."""
+    """Estimates the cost of checking values with one compiled schema."""
 
     def __init__(self, cost: CompileCost) -> None:
         self._cost = cost
@@ -304,7 +304,7 @@ class CheckCost:
         self._wide_limit = wide_integers_limit(cost.root)
 
     def is_too_high(self, value: Any, *, count: int) -> bool:
-        """Return whether it would take too long for a value, which consists of `count` values."""
+        """Return whether checking a value, which consists of `count` values, would take too long."""
         if has_wide_integers(value, self._wide_limit):
             return True
         if self._most_rules is not None:
@@ -316,7 +316,7 @@ class CheckCost:
 
 
 def has_too_many_checks(root: Schema, value: Any, *, count: int) -> bool:
-    """Count each rule as often as the validator applies it; return whether that takes too long."""
+    """Return whether the validator would apply too many rules to a value; counts each application."""
     limit = min(MAX_COUNTED_COST, LEAST_CHECK_COST + CHECK_COST_PER_VALUE * count)
     weighed = WeighedRules(root)
     total = 0.0
@@ -341,7 +341,7 @@ def has_too_many_checks(root: Schema, value: Any, *, count: int) -> bool:
 
 
 def wide_integers_limit(schema: Schema) -> int | None:
-    """Return the most that the integers beyond 64 bits in a value may cost; None if nothing compares them."""
+    """Return the limit of the cost of integers beyond 64 bits; None if no rule compares them."""
     limit = None
     pending: list[Any] = [schema]
     while pending:
@@ -390,7 +390,7 @@ class WeighedRules:
 
 
 def applied_schemas(root: Schema, rule: Schema, *, value: Any) -> Iterator[Schema]:
-    """Return the subschemas that apply to the same value, as often as they do."""
+    """Yield the subschemas that apply to the same value, each as often as it is applied."""
     unevaluated = "unevaluatedProperties" in rule or "unevaluatedItems" in rule
     for _ in range(2 if unevaluated else 1):
         if isinstance(value, Mapping):
@@ -400,7 +400,7 @@ def applied_schemas(root: Schema, rule: Schema, *, value: Any) -> Iterator[Schem
 
 
 def rule_cost(rule: Schema, value: Any) -> float:
-    """Return what comparing, dividing and the patterns of a rule cost for one value."""
+    """Return the cost of the unique items, divisions and patterns of a rule for one value."""
     if COSTLY_KEYWORDS.isdisjoint(rule):
         return 0.0
     if isinstance(value, list | tuple) and rule.get("uniqueItems"):
@@ -417,19 +417,19 @@ def rule_cost(rule: Schema, value: Any) -> float:
 
 
 def match_cost(pattern: str, length: int) -> float:
-    """Return what it costs to match a text of this length, and to find that out."""
+    """Return the cost of matching a text of this length, including that of this estimate."""
     backtracks, steps = pattern_steps(pattern) if len(pattern) <= MAX_CACHED else (True, 0.0)
     return len(pattern) / 10 + (BACKTRACKING_COST if backtracks else length * steps)
 
 
 @lru_cache(maxsize=256)
 def pattern_steps(pattern: str) -> tuple[bool, float]:
-    """Return whether a pattern is matched by trying, and what it costs for each character otherwise."""
+    """Return whether a pattern needs backtracking, and its cost per character otherwise."""
     return bool(BACKTRACKING.search(pattern)), (1 + pattern_cost(pattern)) / PATTERN_STEPS
 
 
 def outline(schema: Schema) -> dict[str, Any]:
-    """Return a schema of an object with the names of its fields only."""
+    """Return a schema that only checks the names of an object's fields."""
     named: dict[str, Any] = {"type": "object"}
     if "$ref" in schema:
         return named

@@ -17,8 +17,8 @@ ANY_SCHEMA: Schema = {}
 MAX_CHECKS = 2_000
 MAX_RULES_PER_VALUE = 1_000
 MANY_RULES = 50
-MAX_STEPS = 20_000  # rules asked about each value within a value
-MAX_COPIED = 4_000_000  # bytes: each error has a copy of the value that it is about
+MAX_STEPS = 20_000  # rules that are looked up for the values within a value
+MAX_COPIED = 4_000_000  # bytes; each error contains a copy of its value
 MAX_REF_CHAIN = 32
 ALTERNATIVES = ("anyOf", "oneOf")
 SAME_VALUE_KEYWORDS = ("if", "then", "else", "not", "propertyNames")
@@ -29,10 +29,9 @@ FIELD_KEYWORDS = ("properties", "patternProperties", "additionalProperties", "un
 
 
 def estimate_cost(root: Schema, value: Any) -> CheckCost:
-    """Estimate the cost of listing all errors.
+    """Estimate the cost of listing all errors, which is how the validator's time and memory grow.
 
-    `heavy` for a large value, `tangled` if rules multiply on one value. The schema may be a stranger's, and
-    the validator's time and memory grow with this cost.
+    `heavy` for a large value, `tangled` if rules multiply on one value. The schema is not trusted.
     """
     total = steps = copied = 0
     pending: list[tuple[Any, list[Schema]]] = [(value, [root])]
@@ -56,7 +55,7 @@ def estimate_cost(root: Schema, value: Any) -> CheckCost:
 
 
 def count_errors(rule: Schema, value: Any) -> int:
-    """Return how many errors about the value itself a rule may cause: one for each missing field or name."""
+    """Return how many errors of the value itself a rule may cause: one for each missing field or name."""
     if not isinstance(value, Mapping):
         return 1
     dependent = [names for key, names in get_mapping(rule, "dependentRequired").items() if key in value]
@@ -66,7 +65,7 @@ def count_errors(rule: Schema, value: Any) -> int:
 
 
 def rules_with_children(rules: Sequence[Schema], value: Any) -> tuple[list[Schema], int]:
-    """Return the rules about what is in a value, and how many steps it takes to find them for all of it."""
+    """Return the rules for the values within a value, and how many steps it takes to look up all."""
     if not isinstance(value, Mapping | list | tuple):
         return [], 0
     keywords = FIELD_KEYWORDS if isinstance(value, Mapping) else ITEM_KEYWORDS
@@ -101,7 +100,7 @@ def same_value_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
 
 
 def is_container(value: Any) -> bool:
-    """Return whether a value of a schema is an object or a list; what is neither is found out quickly."""
+    """Return whether a value of a schema is an object or a list; other values return quickly."""
     return type(value) not in SCALARS and isinstance(value, Mapping | list)
 
 
@@ -139,7 +138,7 @@ def may_match(pattern: str, name: str) -> bool:
 
 
 def resolve_ref(root: Schema, schema: Any) -> Schema:
-    """Return the schema, or what its `$ref` points to in the document; ANY_SCHEMA if that is nothing."""
+    """Return the schema with its `$ref` resolved within the document; ANY_SCHEMA if it leads nowhere."""
     for _ in range(MAX_REF_CHAIN):
         if not is_schema(schema):
             return ANY_SCHEMA
@@ -151,7 +150,7 @@ def resolve_ref(root: Schema, schema: Any) -> Schema:
 
 
 def ref_target(root: Schema, reference: Any) -> Schema:
-    """Return what a reference within the document points to; ANY_SCHEMA for any other."""
+    """Return the schema that a reference within the document points to; ANY_SCHEMA for any other."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return ANY_SCHEMA
     steps = [unquote(step).replace("~1", "/").replace("~0", "~") for step in reference[1:].split("/")[1:]]
@@ -160,7 +159,7 @@ def ref_target(root: Schema, reference: Any) -> Schema:
 
 
 def schema_at(root: Any, path: Sequence[str | int]) -> Any:
-    """Return what is at a path of the schema; None if nothing is."""
+    """Return the value at a path of the schema, or None."""
     current = root
     for step in path:
         if isinstance(current, Mapping):

@@ -29,11 +29,11 @@ from dragoman.operations.arguments.subschemas import child_values, estimate_cost
 
 InputParser: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
-MAX_SHOWN_LENGTH = 80
-MAX_LISTED_PROBLEMS = 3
-MAX_PROBLEMS = 20
+MAX_SHOWN_LENGTH = 80  # characters of a value
+MAX_LISTED_PROBLEMS = 3  # in the error's message
+MAX_PROBLEMS = 20  # in the error's `problems`
 MAX_PYDANTIC_ERRORS = 200
-MAX_DEPTH = 100
+MAX_DEPTH = 100  # levels of a value
 MAX_SHOWN_ITEMS, MAX_SHOWN_DEPTH = 12, 4
 SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|api_?key|authori[sz]ation|credential|cookie|private_?key",
@@ -88,10 +88,10 @@ def _make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Inpu
 
 
 def make_bounded_parser(schema: Mapping[str, Any]) -> InputParser:
-    """Return the same for a schema of another program, which checks its input itself.
+    """Return such a function for a schema of another program, which checks its input itself.
 
-    The hub checks only what takes few milliseconds: of a schema that costs more to compile, the names of the
-    fields; of a value that costs more to check, its depth. Raises ConfigError if the schema is invalid.
+    The hub checks only what takes a few milliseconds: if the schema costs more to compile, the names of the
+    fields; if a value costs more to check, its depth. Raises ConfigError if the schema is invalid.
     """
     cost = compile_cost(schema)
     if cost is None:
@@ -110,8 +110,8 @@ def make_bounded_parser(schema: Mapping[str, Any]) -> InputParser:
 def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
     """Compile a schema.
 
-    `format` is not validated: the operation that runs the call knows its formats best. Patterns run without
-    backtracking where possible, else within a limit.
+    `format` is not validated, but left to the operation. Patterns run without backtracking where possible,
+    else within a limit.
     """
     return jsonschema_rs.validator_for(
         schema, offline=True, validate_formats=False, pattern_options=REGEX_OPTIONS
@@ -124,7 +124,9 @@ def find_problems(
     """Return the problems of an input: all, or only the first if all would cost too much."""
     weight = estimate_cost(schema, input)
     if weight == "tangled":
-        return [ArgumentProblem((), "what its schema says (it is too tangled to say where)", input)]
+        return [
+            ArgumentProblem((), "a value that matches its schema, which is too complex to say more", input)
+        ]
     if weight == "heavy":
         return find_first_problem(validator, schema, input=input)
     unique: dict[tuple[Any, ...], ArgumentProblem] = {}
@@ -171,9 +173,10 @@ def count_values(value: Any) -> int | None:
 def pydantic_problems(
     error: pydantic.ValidationError, input: Mapping[str, Any], *, schema: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return pydantic's errors as problems, one a field; branches of a union are joined.
+    """Return pydantic's errors as problems, one for each field; branches of a union are joined.
 
-    pydantic lists all errors or none, which takes long for many: then the first are found by the schema.
+    pydantic can only list all errors, which takes long if there are many. In that case the JSON Schema finds
+    the first ones.
     """
     if error.error_count() > MAX_PYDANTIC_ERRORS:
         return first_problems(dict(schema), input, count=error.error_count())
@@ -199,8 +202,10 @@ def pydantic_problems(
 
 def first_problems(schema: dict[str, Any], input: Mapping[str, Any], *, count: int) -> list[dict[str, Any]]:
     """Return some problems of an input that has many."""
-    found = find_problems(compile_schema(schema), schema, input=input)
-    problems = [make_problem(each.path, each.expected, got=each.got) for each in found]
+    problems = [
+        make_problem(problem.path, problem.expected, got=problem.got)
+        for problem in find_problems(compile_schema(schema), schema, input=input)
+    ]
     return problems or [make_problem((), f"other values in {count} places", got=input)]
 
 
@@ -229,7 +234,7 @@ def expectation(message: str) -> str:
 
 
 def make_problem(path: ValuePath, expected: str, *, got: Any = ABSENT) -> dict[str, Any]:
-    """Return one problem as JSON. For a field that may be a secret it shows only the size."""
+    """Return one problem as JSON. Of a value that may be a secret, only the type or length is shown."""
     if got is not ABSENT and path and is_secret_name(path[-1]):
         shown = describe_secret(got)
     else:
@@ -301,7 +306,7 @@ def strip_titles(schema: Any) -> Any:
 
 
 def _with_file_results(schema: Any) -> Any:
-    """Return the schema with bytes as results have them: a content block, or base64 text."""
+    """Return the schema with bytes described as in results: a content block, or base64 text."""
     if isinstance(schema, list):
         return [_with_file_results(item) for item in schema]
     if not isinstance(schema, dict):

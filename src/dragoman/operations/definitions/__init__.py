@@ -1,1 +1,1 @@
-"""Definitions of operations: from Python functions, from a builder, and what differs between two."""
+"""Definitions of operations: from Python functions and from a builder, and the diff of two definitions."""

@@ -27,9 +27,9 @@ DEFAULT_NAMESPACE = "tools"
 class DecoratorOptions(TypedDict, total=False):
     """Options of `@operation`.
 
-    Whether each call needs approval; how many calls run at a time; the rate (`60/minute`); how often a
-    transient failure is retried; whether the result depends on who calls (default: if the function takes a
-    Context).
+    `approval`: whether each call needs approval; `concurrency`: how many calls run at a time; `rate`: such as
+    `60/minute`; `retries`: of transient failures; `identity_aware`: whether the result depends on the caller
+    (default: whether the function takes a Context).
     """
 
     approval: bool
@@ -62,14 +62,14 @@ def operation(
     timeout: float | None = None,
     **details: Unpack[DecoratorOptions],
 ) -> Function:
-    """Make a function callable through the hub. In its own module it stays an ordinary function.
+    """Make a function callable through the hub. It can still be called as an ordinary function.
 
-    `@operation` without parentheses takes the defaults; the default namespace is `tools`. Name, description
+    `@operation` without parentheses uses the defaults; the default namespace is `tools`. Name, description
     and JSON Schemas come from the function's name, docstring and type hints. A parameter of type Context gets
-    the call's context and is not in the schema. `effect` says what a repeated call does: nothing (`read`),
-    nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds. Each value of a generator
-    is progress, and the last one is the result. Raises ConfigError if the
-    function's parameters cannot be described.
+    the call's context and is not in the schema. `effect` is what a call changes: nothing (`read`), nothing
+    more when it is repeated (`idempotent`), or something each time (`once`). `timeout` is in seconds. Each
+    value of a generator is progress, and the last one is the result. Raises ConfigError if the function's
+    parameters cannot be described.
     """
 
     def mark(function: F) -> F:
@@ -124,8 +124,8 @@ _described: dict[Hashable, Description] = {}
 def describe_function(function: Function) -> Description:
     """Return the parameters and the output schema of a function. Raises ConfigError.
 
-    A function that is defined within another, as where an agent is made for each request, is described once:
-    that takes milliseconds. The function itself is not kept.
+    The description takes milliseconds, so it is cached, also for a function that is defined anew inside
+    another one for each request. The function itself is not stored.
     """
     key = description_key(function)
     if key is not None and key in _described:
@@ -140,12 +140,12 @@ def describe_function(function: Function) -> Description:
 
 
 def description_key(function: Function) -> Hashable | None:
-    """Return what the description of a function depends on; None where that cannot be compared.
+    """Return the cache key of a function's description; None if it cannot be cached.
 
-    Hints are texts with names of the module, or objects. Defaults that are equal may be shown differently, as
-    1 and True: their types count too, and those that hold others are not compared.
+    Hints are texts with names of the module, or objects. Equal defaults may be described differently, such as
+    1 and True, so their types are part of the key; functions with defaults of other types are not cached.
     """
-    any_function: object = function  # for the type checker, to which a callable has no `__func__`
+    any_function: object = function  # to the type checker a callable has no `__func__`
     plain = any_function.__func__ if isinstance(any_function, MethodType) else function
     if not isinstance(plain, FunctionType):
         return None
@@ -196,7 +196,7 @@ def make_runner(function: Function, contexts: tuple[str, ...]) -> OperationFunct
 
     async def run_sync(arguments: dict[str, Any], context: Context) -> Any:
         result = await context.offload(bind(arguments, context))
-        if inspect.iscoroutine(result):  # of an async function that a decorator hides
+        if inspect.iscoroutine(result):  # of an async function inside a decorator
             return await result
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             return await consume_generator(lambda: result, context)
@@ -234,7 +234,7 @@ async def consume_generator(start: Callable[[], Any], context: Context) -> Any:
     try:
         return await context.offload(iterate)
     finally:
-        is_stopped.set()  # a cancelled generator ends at its next value
+        is_stopped.set()  # after a cancellation the thread stops at the generator's next value
 
 
 def marked_operation(function: object) -> Operation | None:
@@ -244,7 +244,7 @@ def marked_operation(function: object) -> Operation | None:
 
 
 def find_operations(module: ModuleType) -> Iterator[Operation]:
-    """Return the operations that a module defines, or names in its `__all__`, in its order."""
+    """Yield the operations that a module defines, or names in its `__all__`, in its order."""
     public = getattr(module, "__all__", ())
     for name, value in vars(module).items():
         candidate = value if isinstance(value, Operation) else marked_operation(value)

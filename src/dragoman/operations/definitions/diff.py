@@ -1,4 +1,4 @@
-"""How an operation's definition differs from the one that was approved, for whoever approves the new one."""
+"""The diff of an operation's definition and the approved one, for the person who approves it again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import json
 from typing import Any
 
-DIFF_LIMIT = 20_000
+DIFF_LIMIT = 20_000  # characters
 
 
 def definition_diff(old: Any, new: Any) -> str:
@@ -17,5 +17,5 @@ def definition_diff(old: Any, new: Any) -> str:
 
 
 def json_lines(value: Any) -> list[str]:
-    """Return the lines of the value as indented JSON; a string of several lines becomes as many."""
+    """Return the lines of the value as indented JSON; line breaks in strings are line breaks here, too."""
     return json.dumps(value, indent=2, sort_keys=True).replace("\\n", "\\n\n    ").splitlines()

@@ -149,7 +149,7 @@ def validate_enum(enum: Sequence[Any], name: str) -> list[Any]:
 
 
 def make_runner(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> OperationFunction:
-    """Return how the function runs: on the event loop if it is async, else in a thread."""
+    """Return a function that runs `function`: on the event loop if it is async, else in a thread."""
     bind = make_binder(function, schema, title=title)
     defaults = {
         name: result["default"] for name, result in schema["properties"].items() if "default" in result
@@ -168,7 +168,7 @@ ArgumentBinder = Callable[[dict[str, Any], Context], Callable[[], Any]]
 
 
 def make_binder(function: Callable[..., Any], schema: Mapping[str, Any], *, title: str) -> ArgumentBinder:
-    """Return how the arguments are passed to the function. Raises ConfigError."""
+    """Return a function that binds the arguments of a call to `function`. Raises ConfigError."""
     if not callable(function):
         raise ConfigError(f"the tool {title!r} is built from a function, got {function!r:.80}")
     hints = resolve_type_hints(function, title)
@@ -203,7 +203,7 @@ def check_parameters(
 
 
 def find_mismatch(parameters: Mapping[str, inspect.Parameter], schema: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a function's parameters; None if nothing is."""
+    """Describe why a function's parameters do not fit the schema; None if they do."""
     properties, required = schema["properties"], schema.get("required", ())
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
