@@ -43,7 +43,7 @@ from dragoman.operations.worker_threads import LargeValueWorker, run_detached
 log = logging.getLogger(__name__)
 
 META_PREFIX = "hub."  # of the ids of the meta-tools
-MAX_ARGUMENTS = 10_000
+MAX_ARGUMENTS = 10_000  # fields of an input
 FIRST_RETRY_DELAY = 0.1  # seconds before the first retry; each further one is twice as long
 MAX_RETRY_DELAY = 5.0
 CallTarget: TypeAlias = Operation | DragomanError
@@ -65,11 +65,11 @@ class ExecutionResult(msgspec.Struct, frozen=True):
 
 
 class PreparedCall(msgspec.Struct, frozen=True):
-    """A call before it runs: its operation, or the error that stands for it.
+    """A call before it runs: its operation, or the error with which it fails.
 
-    `earlier` is the same call as a crash found it; with `is_restart` it runs again under the same id.
-    `input` is what it runs with: the record's has secret arguments masked. `input_size` is what `measure`
-    gives for it. `secrets` are its team's.
+    `earlier` is its ledger entry from before a crash; with `is_restart` it runs again under the same id.
+    `input` is what it runs with; in the record's input, secret arguments are masked. `input_size` is the
+    result of `measure` for it. `secrets` are those of its team.
     """
 
     target: CallTarget
@@ -125,7 +125,7 @@ class Execution:
         return await self._revise(result, self._hooks, seconds=monotonic() - started_at)
 
     async def _seal(self, result: ExecutionResult) -> ExecutionResult:
-        """Return the result without secrets. Those of the calls of a batch are sealed already."""
+        """Return the result without secrets. The results of the calls in a batch are sealed already."""
         secrets, record = self._prepared.secrets, self._prepared.record
         if secrets is None or secrets.is_empty:
             return result
@@ -210,9 +210,8 @@ class Execution:
         arguments = self._reveal_secrets(operation, arguments)
         context_inside = function_context(self._prepared, self._node, operation=operation)
         parent, self._node.deadline = context.node, context_inside.deadline
-        is_parent_deadline = (
-            parent is not None and parent.deadline == context_inside.deadline
-        )  # then the parent call times out
+        # With the same deadline as the parent, the parent call times out and cancels this one.
+        is_parent_deadline = parent is not None and parent.deadline == context_inside.deadline
         limit = asyncio.timeout_at(None if is_parent_deadline else context_inside.deadline)
         token = current_context.set(context_inside)
         try:
@@ -229,7 +228,7 @@ class Execution:
     def _reveal_secrets(self, operation: Operation, arguments: Any) -> Any:
         """Return the arguments with values in place of handles. Raises CallDenied.
 
-        A spoke that makes a call below its own is outside: what it writes names no secret.
+        A call that a spoke makes below its own cannot use secrets: its input is not revealed.
         """
         secrets, input = self._prepared.secrets, self._effective_input
         is_outside = bool(self._prepared.context.intermediaries)
@@ -250,7 +249,7 @@ class Execution:
         return arguments
 
     def _check_not_denied(self, operation: Operation) -> None:
-        """Raise CallDenied if the policy denies it whatever was approved; hooks then never see it."""
+        """Raise CallDenied if the policy denies the call despite any approval; hooks then never see it."""
         with suppress(ApprovalNeeded):
             self._check(operation, self._record, context=replace(self._prepared.context, grant=None))
 
@@ -264,7 +263,7 @@ class Execution:
             raise CallTimeout(f"{operation} was not started: its hooks ran past the deadline.") from None
 
     def _apply_hook_decision(self, operation: Operation, hook_decision: HookDecision) -> Any:
-        """Take over the input that hooks set, if any, and return the arguments parsed from it."""
+        """Use the input that hooks have set, if any, and return the arguments parsed from it."""
         if hook_decision.input is None:
             return None
         input_hash = hash_input(hook_decision.input)
@@ -291,16 +290,15 @@ class Execution:
             grant = context.grant
             is_granted = None if grant is None else grant.consume if consume else grant.covers
             if is_granted is None or not is_granted(operation.id, record.input_hash, provider=provider):
-                self._check(
-                    operation, record, context=context
-                )  # a rule of the policy names who may answer, so it goes first
+                # The policy first: its rule may name who may answer.
+                self._check(operation, record, context=context)
                 message = f"{operation.id} needs approval: {hook_decision.ask}"
                 raise ApprovalNeeded(message, items=[explain_mismatch(item, grant)])
             context = replace(context, grant=Grant([item]))
         self._check(operation, record, context=context)
 
     async def _revise(self, result: ExecutionResult, hooks: CallHooks, *, seconds: float) -> ExecutionResult:
-        """Return the result as hooks revise it."""
+        """Return the result after hooks have revised it."""
         end = CallEnd(status=result.status, result=result.result, failure=result.error, duration=seconds)
         try:
             revision = await hooks.after(self._hooked_call(), end)
@@ -319,7 +317,7 @@ class Execution:
         )
 
     def _hooked_call(self) -> HookedCall:
-        """Return the call as hooks see it: with the input that it runs with."""
+        """Return the call for the hooks, with the input that it runs with."""
         record, effective_input, target = self._record, self._effective_input, self._prepared.target
         return HookedCall(
             operation=record.operation,
@@ -338,7 +336,7 @@ class Execution:
         )
 
     async def _parse_input(self, operation: Operation) -> Any:
-        """Return the arguments; many of them are checked in a thread."""
+        """Return the arguments; a large input is checked in a thread."""
         prepared = self._prepared
         parse = partial(self._parse_or_repair, operation)
         return await self._worker.run(parse, prepared.input, size=prepared.input_size)
@@ -405,10 +403,7 @@ def status_for_error(error: DragomanError) -> CallStatus:
 
 
 def is_meta_call(record: CallRecord) -> bool:
-    """Return whether this is a call of a meta-tool.
-
-    It does nothing itself: the calls that it makes are recorded before they run.
-    """
+    """Return whether this is a call of a meta-tool, which only makes other calls."""
     return record.operation.startswith(META_PREFIX)
 
 
@@ -418,7 +413,7 @@ def is_retryable(error: Exception) -> bool:
 
 
 def retry_delay(error: Exception, attempt: int) -> float:
-    """Return the seconds before the next attempt: as the error asks, else doubling, with jitter."""
+    """Return the seconds before the next attempt: the error's `retry_after`, else doubling, with jitter."""
     retry_after = error.retry_after if isinstance(error, DragomanError) else None
     jitter = random.uniform(0.5, 1.0)  # noqa: S311 - it spreads retries, nothing secret
     return (
@@ -443,7 +438,7 @@ def earliest_deadline(operation: Operation, context: Context) -> float | None:
 
 
 def function_context(prepared: PreparedCall, node: CallNode, *, operation: Operation) -> Context:
-    """Return the context that the operation's function gets; what only the call itself needs is removed.
+    """Return the context for the operation's function, without the fields that only the call itself needs.
 
     Raises CallTimeout if the deadline has passed.
     """

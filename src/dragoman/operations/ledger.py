@@ -27,7 +27,7 @@ _sorted_encoder = msgspec.json.Encoder(enc_hook=_mapping_as_dict, order="sorted"
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The start of a call; `input_hash` is hash_input(input), `started_at` is in unix seconds.
 
-    `policy` is what decided that it may run, as JSON text of a `PolicyDecision`; None where no rule fits.
+    `policy` is the decision of the policy as JSON text (see `describe_decision`); None if no rule matches.
     """
 
     id: str
@@ -75,11 +75,11 @@ class Ledger(Protocol):
         ...
 
     async def record_resume(self, record: CallRecord) -> None:
-        """Record that a call which waited for approval runs now, in the run and step of `record`."""
+        """Record that a call that waited for approval runs now, in the run and step of `record`."""
         ...
 
     async def record_restart(self, record: CallRecord) -> None:
-        """Record that a call which a crash had cut off runs again."""
+        """Record that a call that was interrupted by a crash runs again."""
         ...
 
     async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
@@ -154,7 +154,7 @@ class MemoryLedger:
 
 
 def hash_input(input: object, *, size: int | None = None) -> str:
-    """Return the SHA-256 of the input's JSON with sorted keys; `size` is what `measure` gives for it.
+    """Return the SHA-256 of the input's JSON with sorted keys; `size` is the result of `measure` for it.
 
     Raises TypeError or ValueError if it is not JSON.
     """

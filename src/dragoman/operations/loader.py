@@ -1,4 +1,4 @@
-"""Loading operations from a Python file or an importable module."""
+"""Load operations from a Python file or an importable module."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dragoman.operations.registry import OperationSource, Registry, operations_i
 
 
 def load_operations(reference: str | Path) -> list[Operation]:
-    """Return the operations in `path/to/file.py` or `package.module`, or those of one name.
+    """Return the operations in `path/to/file.py` or `package.module`, or those of one name in it (`…:name`).
 
-    `module:name`. Runs the code of the file or module. Raises ConfigError if it cannot be found, fails, or
-    has no operations.
+    Runs the code of the file or module. Raises ConfigError if it cannot be found, fails, or has no
+    operations.
     """
     text = str(reference)
     location, _, name = text.rpartition(":") if ":" in text else (text, "", "")
@@ -47,7 +47,7 @@ def load_object(reference: str, expected_kind: str = "function") -> Any:
 
 
 def operations_of(value: Registry | OperationSource | Sequence[OperationSource]) -> list[Operation]:
-    """Return the operations that one name of a module stands for."""
+    """Return the operations of an object in a module: a registry, an operation or function, or a list."""
     if isinstance(value, Registry):
         return list(value.list())
     sources = value if isinstance(value, Sequence) else [value]

@@ -1,4 +1,4 @@
-"""Message search: finding and reading earlier messages of sessions, also those a model no longer sees."""
+"""Message search: find and read earlier messages of sessions, including those a model no longer sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.messages import Message, Role
 from dragoman.operations.results.part_text import part_text
 
 MatchKind: TypeAlias = Literal["all", "some", "text"]
-"""The hits contain all words; only some, as no message has all; or the query as literal text."""
+"""Whether the hits contain all words, some of them since no message has all, or the literal query."""
 
 
 class SnippetPiece(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The four meta-tools by which a model finds and calls operations.
 
-Their bytes never change, so that prompt caches hold however many operations there are.
+Their bytes never change, so that prompts stay cached however many operations there are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dragoman.operations.search.search import OperationSearch, SearchScore, coun
 from dragoman.operations.search.summary import summarise
 
 MAX_LIST_BYTES = 8_000  # bytes of the operations in one list
-CHECKED_AT_ONCE = 500  # operations between two turns of others
+CHECKED_AT_ONCE = 500  # operations that are checked before other tasks may run
 
 LIST = Tool(
     "hub_list",
@@ -167,31 +167,31 @@ class MetaTools:
     def visible_operations(
         self, context: Context, namespace: str | None = None, *, after: str = ""
     ) -> Iterator[Operation]:
-        """Yield the operations that the caller may call, by id; with `after` those behind this id."""
+        """Yield the operations that the caller may call, by id; with `after` those that follow this id."""
         for operation in self._registry.list(namespace, after=after):
             if self._calls.is_visible(operation, context):
                 yield operation
 
     async def count_namespaces(self, context: Context) -> Mapping[str, int]:
         """Return how many operations of each namespace the caller may call, by name."""
-        counts = Counter(each.namespace for each in await self._collect_visible(context))
+        counts = Counter(operation.namespace for operation in await self._collect_visible(context))
         return dict(sorted(counts.items()))
 
     async def _collect_visible(self, context: Context, namespace: str | None = None) -> Sequence[Operation]:
         """Return the operations that the caller may call, by id.
 
-        Others have their turn meanwhile: with patterns in rules, 10,000 operations take a third of a second.
+        Other tasks run meanwhile: with patterns in rules, 10,000 operations take a third of a second.
         """
-        found: list[Operation] = []
+        visible: list[Operation] = []
         for number, operation in enumerate(self._registry.list(namespace), 1):
             if self._calls.is_visible(operation, context):
-                found.append(operation)
+                visible.append(operation)
             if number % CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return found
+        return visible
 
     async def find_operations(self, input: Mapping[str, str], context: Context) -> dict[str, Any] | None:
-        """Return what `hub.search` finds, without a call; None unless the policy allows the call."""
+        """Return the result of `hub.search` without a call; None unless the policy allows the call."""
         verdict = self._calls.access_control.evaluate(self._operations["hub.search"], context)
         return await self._search_operations(input, context) if verdict.decision == "allow" else None
 
@@ -207,7 +207,7 @@ class MetaTools:
         return answer.to_json()
 
     def search_scores(self, q: str, ids: Sequence[str], *, context: Context) -> Mapping[str, SearchScore]:
-        """Return why a search for `q` found these operations."""
+        """Return the scores of these operations in a search for `q`."""
         return self._search.score(q, ids, owner=context.identity.owner)
 
     async def _describe_operation(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -222,23 +222,23 @@ class MetaTools:
         }
 
     async def _call_batch(self, entries: tuple[BatchEntry, ...], context: Context) -> list[dict[str, Any]]:
-        """Run all calls at once; or none, while one of them needs approval.
+        """Run all calls at once, or none while one of them needs approval.
 
-        If a call is suspended while it runs, the others end first, and it resumes later by itself.
+        If a call is suspended while it runs, the batch waits for the others and resumes only that call later.
         """
         await self._calls.wait_for_operations([entry.tool for entry in entries if not entry.failure], context)
         contexts = [replace(context, call_key=str(index)) for index in range(len(entries))]
         if context.state is None:
             contexts = await self._review_batch(entries, contexts)
-        bundle = RunningBatch.start_or_resume(entries, context)
+        batch = RunningBatch.start_or_resume(entries, context)
         if len(entries) == 1:  # the common case: saves a task
-            await self._call_entry(entries[0], bundle.call_context(contexts[0], 0), batch=bundle, index=0)
-            return bundle.results()
+            await self._call_entry(entries[0], batch.call_context(contexts[0], 0), batch=batch, index=0)
+            return batch.results()
         async with asyncio.TaskGroup() as group:
-            for index in bundle.pending_indexes():
-                call_context = bundle.call_context(contexts[index], index)
-                group.create_task(self._call_entry(entries[index], call_context, batch=bundle, index=index))
-        return bundle.results()
+            for index in batch.pending_indexes():
+                call_context = batch.call_context(contexts[index], index)
+                group.create_task(self._call_entry(entries[index], call_context, batch=batch, index=index))
+        return batch.results()
 
     async def _review_batch(
         self, entries: tuple[BatchEntry, ...], contexts: Sequence[Context]
@@ -261,7 +261,7 @@ class MetaTools:
         ]
 
     async def _review_entry(self, entry: BatchEntry, context: Context) -> CallReview:
-        """Return what a call of a batch needs before it may run."""
+        """Return the review of one call of a batch."""
         if entry.failure is not None or meta_tool_failure(entry.tool) is not None:
             return CallReview()
         return await self._calls.review(entry.tool, entry.input, context=context)

@@ -49,27 +49,27 @@ class OperationDetails(TypedDict, total=False):
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Anything that can be called.
 
-    `parse` turns JSON input into what `run` takes, or raises InvalidInput. `effect` says what a repeated
-    call does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in
-    seconds. `retries` are further attempts after a transient failure, for `read` and `idempotent`
-    operations only. `gate` limits how many calls run at a time and how often; operations may share one.
-    `source` says where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
+    `parse` converts JSON input to the argument of `run`, or raises InvalidInput. `effect` is what a call
+    changes: nothing (`read`), nothing more when it is repeated (`idempotent`), or something each time
+    (`once`). `timeout` is in seconds. `retries` are further attempts after a transient failure, for `read`
+    and `idempotent` operations only. `gate` limits how many calls run at a time and how often; operations may
+    share one. `source` is `python`, `mcp:SERVER` or `spoke:NAME`.
 
-    `effect_claimed` is True if nobody but a spoke or an MCP server says so: then only retries rely on the
-    effect, and the policy takes it for `once`. `provider` is what runs it, as approvals name it: it differs
-    between two MCP servers of the same name.
+    `effect_claimed` is True if only a spoke or an MCP server states the effect: retries rely on it, but the
+    policy treats it as `once`. `provider` identifies what runs it in approvals: it differs between two MCP
+    servers of the same name.
 
-    `owner` is whose spoke runs it, None for the hub and its MCP servers; only this owner sees and calls it
-    if it is `private`. `identity_aware` is False if the result does not depend on who calls: only then may
-    a spoke call it while it serves a call of another owner.
+    `owner` is the owner of the spoke that runs it, None for the hub and its MCP servers; only this owner sees
+    and calls it if it is `private`. `identity_aware` is False if the result does not depend on the caller:
+    only then may a spoke call it while it serves a call of another owner.
 
-    `host` is the host that the spoke is connected to; None for this one. `narrow` returns the operation as a
-    caller is shown it, with a schema that has only what this caller may say.
+    `host` is the host that the spoke is connected to; None for this one. `narrow` returns the operation for a
+    caller, with a schema of the inputs that this caller may use.
 
-    `make_question` turns the input into a question to a person: the call waits for the answer, which its
-    context has. A `resumable` operation may be suspended while it runs: it raises ApprovalNeeded with a
-    state. One that `only_stores` does nothing but write to the hub's database: the record that its call has
-    started is written with that, and not before.
+    `make_question` converts the input to a question to the user: the call waits for the answer, which is in
+    its context. An operation that `resumes` may be suspended while it runs: it raises ApprovalNeeded with a
+    state. One that `only_stores` only writes to the hub's database: the record of its start is written
+    together with that, not before.
     """
 
     namespace: str
@@ -118,12 +118,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return f"{self.namespace}.{self.name}"
 
     def for_caller(self, context: Context) -> Operation:
-        """Return the operation as this caller is shown it, and calls it."""
+        """Return the operation as this caller sees and calls it."""
         return self if self.narrow is None else self.narrow(self, context)
 
     @property
     def definition(self) -> bytes:
-        """What callers are told of it, and what it may do, as JSON with sorted keys."""
+        """Everything that callers and approvals rely on, as JSON with sorted keys."""
         shown = {
             "id": self.id,
             "description": self.description,
@@ -141,16 +141,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def call_provider(self) -> CallProvider:
-        """Who runs a call of it, and as what: an approval holds only for this."""
+        """What runs a call of it, with the definition: an approval is valid only for this."""
         return CallProvider(self.provider, self.owner, self.definition_hash)
 
     @property
     def policy_effect(self) -> Effect:
-        """The effect that rules of the policy and hooks go by."""
+        """The effect that policy rules and hooks use."""
         return "once" if self.effect_claimed else self.effect
 
     def is_visible_to(self, owner: str) -> bool:
-        """Return whether callers of this owner may know of it; the policy decides the rest."""
+        """Return whether callers of this owner may see it; the policy may still deny it."""
         return not self.private or self.owner == owner
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Call outcomes: a JSON-able result, or a failure that says what to correct."""
+"""Call outcomes: a result as JSON types, or a failure that says what to correct."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CallStatus = Literal["pending", "running", "done", "failed", "aborted", "denied"
 
 
 class CallFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a call failed. Invalid input has the problems and the whole schema."""
+    """Why a call failed. For invalid input it has the problems and the whole schema."""
 
     code: str
     message: str
@@ -117,11 +117,11 @@ SCALAR_TYPES = (bool, int, float, type(None))
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return the value as JSON types.
+    """Return the value as JSON types: dicts, lists, strings, numbers.
 
-    Dicts, lists, strings, numbers. Raises CallError if that is impossible. Supports dataclasses, msgspec
-    structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths. Bytes of images, sounds and PDFs,
-    and objects that render themselves as PNG, become content blocks, other bytes base64.
+    Supports dataclasses, msgspec structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
+    Bytes of images, sounds and PDFs, and objects that render themselves as PNG, become content blocks, other
+    bytes base64. Raises CallError for a value without a JSON form.
     """
     if type(value) in SCALAR_TYPES and not is_non_finite(value):
         return value
@@ -131,7 +131,7 @@ def to_jsonable(value: Any) -> Any:
         try:
             return _piece_by_piece(value)
         except RecursionError:
-            pass  # nested too deep: the encoder says so
+            pass  # nested too deeply: the encoder raises the error
     return msgspec.json.decode(encode_result(value))
 
 
@@ -148,9 +148,9 @@ def _piece_by_piece(value: Any) -> Any:
 
 
 def to_jsonable_or_raw(value: Any) -> Any:
-    """Like to_jsonable(), but leave more than MAX_DECODED_BYTES bytes encoded, as `msgspec.Raw`.
+    """Like to_jsonable(), but return more than MAX_DECODED_BYTES bytes encoded, as `msgspec.Raw`.
 
-    For a caller that uses only a part of it: decoding would cost more than everything else.
+    For a caller that uses only a part of the result: decoding all of it would take longer than the rest.
     """
     if isinstance(value, str) or type(value) in SCALAR_TYPES:
         return to_jsonable(value)
@@ -220,7 +220,7 @@ def _encode_other(value: Any) -> Any:
     if isinstance(value, pydantic.BaseModel):
         try:
             return value.model_dump(mode="json", by_alias=True)
-        except UnicodeDecodeError:  # it takes bytes for text
+        except UnicodeDecodeError:  # pydantic decodes bytes as text
             return value.model_dump(by_alias=True)
     if isinstance(value, PurePath):
         return str(value)

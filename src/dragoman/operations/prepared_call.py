@@ -22,7 +22,7 @@ MAX_NAME_LENGTH = 200
 def make_record(
     called: str | Operation, input: Any, *, input_hash: str, context: Context, call_id: str, now: float
 ) -> CallRecord:
-    """Return the record of a call that begins now."""
+    """Return the record of a call that starts at `now`."""
     return CallRecord(
         id=call_id,
         operation=operation_name(called),
@@ -46,7 +46,7 @@ def operation_name(operation: str | Operation) -> str:
 
 
 def recorded_result(attempt: PreparedCall, ending: ExecutionResult) -> ExecutionResult:
-    """Return a result as it is recorded and traced: without secrets that only the caller may see."""
+    """Return a result for the ledger and traces, without secrets that only the caller may see."""
     secrets = attempt.secrets
     return ending if secrets is None else replace(ending, result=secrets.seal(ending.result))
 
@@ -79,7 +79,10 @@ def to_result(end: CallCompletion) -> ExecutionResult:
 
 
 def with_earlier(attempt: PreparedCall, earlier: LedgerEntry | None) -> PreparedCall:
-    """Return the call with its entry from before a crash; without it, under another key, if that differs."""
+    """Return the call with its ledger entry from before a crash.
+
+    If the entry is of another call, return the call without it, under another idempotency key.
+    """
     record = attempt.record
     if earlier is None:
         return attempt
@@ -110,8 +113,8 @@ def make_idempotency_key(context: Context) -> str | None:
     None for a call outside runs.
     """
     if context.node is not None:
-        place = context.node.child_count if context.call_key is None else context.call_key
-        return f"{context.idempotency_key}:{place}"
+        name = context.node.child_count if context.call_key is None else context.call_key
+        return f"{context.idempotency_key}:{name}"
     scope = context.key_scope or context.run_id
     if context.idempotency_key is None and scope and context.tool_call_id:
         return f"{scope}:{context.tool_call_id}"

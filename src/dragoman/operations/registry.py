@@ -18,14 +18,15 @@ from dragoman.operations.operation import Effect, Operation
 from dragoman.suggestions import find_similar_names
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace
+# The namespaces of the hub's own operations, whether or not these are enabled.
 HUB_NAMESPACES = frozenset(
     {"agents", "artifacts", "browser", "files", "history", "hub", "math", "memory"}
     | {"plugins", "shell", "skills", "teams", "time", "triggers", "user", "vault", "web"}
-)  # of the hub's own operations, whether or not they are switched on
+)
 MAX_SUGGESTIONS = 3
 MAX_ID_LENGTH = 200  # characters of an id
 MAX_COMPARED = 500  # names compared for suggestions: all of 10,000 would block the event loop
-MAX_ASKED = 2_000  # operations of which is asked whether the caller may call them, for suggestions
+MAX_ASKED = 2_000  # operations whose policy is evaluated for suggestions
 OperationSource: TypeAlias = Operation | ModuleType | Callable[..., Any]
 OperationFilter: TypeAlias = Callable[[Operation], bool]
 
@@ -39,7 +40,7 @@ class RegistryListener(Protocol):
 
 
 class Arrivals:
-    """Hears of operations until those of these ids are registered: then `complete` is set."""
+    """A listener that sets `complete` once the operations of these ids are registered."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._missing = {id.lower() for id in ids}
@@ -47,12 +48,12 @@ class Arrivals:
         self._check()
 
     def add(self, operation: Operation) -> None:
-        """Note that an operation is there."""
+        """Record that an operation is registered."""
         self._missing.discard(operation.id.lower())
         self._check()
 
     def remove(self, operation: Operation) -> None:
-        """Nothing waits for operations that leave."""
+        """Do nothing: only registrations are awaited."""
 
     def _check(self) -> None:
         if not self._missing:
@@ -60,7 +61,7 @@ class Arrivals:
 
 
 class OperationSupplier(Protocol):
-    """Supplies the operations of a namespace, perhaps later: an MCP server, for example."""
+    """Registers the operations of a namespace, perhaps later; for example, an MCP server."""
 
     async def wait_until_ready(self) -> None:
         """Wait while the operations are being registered."""
@@ -70,7 +71,7 @@ class OperationSupplier(Protocol):
 
 
 class Registry:
-    """Operations by id; ids differ in more than letter case."""
+    """Operations by id. Ids are case-insensitive."""
 
     def __init__(self, *sources: OperationSource) -> None:
         self._operations: dict[str, Operation] = {}  # by lower-case id
@@ -80,14 +81,14 @@ class Registry:
         self._listeners: tuple[RegistryListener, ...] = ()
         self._suppliers: dict[str, OperationSupplier] = {}  # by lower-case namespace
         self.aliases: Mapping[str, CallAlias] = {}
-        """Other names of operations, in lower case, without a dot; an operation of such an id goes first."""
-        for thing in sources:
-            self.add(thing)
+        """Other names of operations, in lower case, without a dot. Operations with such an id win."""
+        for source in sources:
+            self.add(source)
 
     def add(self, source: OperationSource) -> tuple[Operation, ...]:
-        """Add an operation, an `@operation` function, or all operations of a module.
+        """Add an operation, an `@operation` function, or all operations of a module; return them.
 
-        Nothing on an error. Raises Conflict if an id exists, ConfigError if the source has no operation.
+        Raises Conflict if an id exists, ConfigError if the source has no operation; then none is added.
         """
         added = tuple(operations_in(source))
         ids = Counter(operation.id.lower() for operation in added)
@@ -113,17 +114,17 @@ class Registry:
         del self._by_namespace[operation.namespace][key]
         if not self._by_namespace[operation.namespace]:
             del self._by_namespace[operation.namespace]
-        for watcher in self._listeners:
-            watcher.remove(operation)
+        for listener in self._listeners:
+            listener.remove(operation)
         return operation
 
     def get(self, id: str, *, allow: OperationFilter | None = None, owner: str | None = None) -> Operation:
         """Return the operation of this id, `ns.name`, or `ns_name` if that is unambiguous.
 
-        An operation that `allow` refuses, or a private one of another owner than `owner`, is not there:
-        NotFound is that of an unknown id, suggests only similar ids that are accepted, and says why an
-        operation is unavailable only to those who may call it. Neither spelling resolves to another namespace
-        while the namespace that is meant is unavailable.
+        Raises NotFound. An operation that `allow` refuses, or a private one of another owner than `owner`, is
+        treated as unknown: the error suggests only accepted ids, and says why an operation is unavailable
+        only to those who may call it. While the namespace of an id is unavailable, the id does not resolve
+        to another namespace.
         """
 
         def accepts(candidate: Operation) -> bool:
@@ -155,12 +156,14 @@ class Registry:
         )
 
     def list(self, namespace: str | None = None, *, after: str = "") -> tuple[Operation, ...]:
-        """Return the operations of a namespace, or all, by id; with `after` those behind this id."""
+        """Return the operations of a namespace, or all, by id; with `after` those that follow this id."""
         if self._in_order is None:
             self._in_order = tuple(sorted(self._operations.values(), key=lambda operation: operation.id))
         start = bisect_right(self._in_order, after, key=lambda operation: operation.id)
-        found = self._in_order[start:]
-        return found if namespace is None else tuple(each for each in found if each.namespace == namespace)
+        operations = self._in_order[start:]
+        if namespace is None:
+            return operations
+        return tuple(operation for operation in operations if operation.namespace == namespace)
 
     def namespaces(self) -> dict[str, int]:
         """Return how many operations each namespace has, by name."""
@@ -186,26 +189,26 @@ class Registry:
     ) -> None:
         """Wait, up to the deadline, for missing operations that a supplier is registering.
 
-        With `allow`, only for those that the caller may call, whatever their effect will be: otherwise
-        the time of the answer tells a hidden operation from an unknown one.
+        With `allow`, only for those that the caller may call, whatever their effect will be: otherwise the
+        response time would reveal hidden operations.
         """
         if not self._suppliers:
             return
         missing = [id.lower() for id in ids if id.lower() not in self._operations]
-        bringers = {
+        suppliers = {
             id(supplier): supplier
             for name in missing
             for namespace, supplier in self._named_suppliers_of(name)
             if allow is None or any(map(allow, possible_operations(namespace, name)))
         }
-        if not bringers:
+        if not suppliers:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await asyncio.gather(*(supplier.wait_until_ready() for supplier in bringers.values()))
+                await asyncio.gather(*(supplier.wait_until_ready() for supplier in suppliers.values()))
 
     async def wait_until_registered(self, ids: Iterable[str], *, seconds: float) -> None:
-        """Wait up to so many seconds until these operations are there, whoever brings them: a spoke, too."""
+        """Wait up to `seconds` until these operations are registered, also by a spoke."""
         arrivals = Arrivals(ids)
         self.add_listener(arrivals)
         try:
@@ -213,16 +216,16 @@ class Registry:
                 async with asyncio.timeout(seconds):
                     await arrivals.complete.wait()
         finally:
-            self._listeners = tuple(each for each in self._listeners if each is not arrivals)
+            self._listeners = tuple(listener for listener in self._listeners if listener is not arrivals)
 
     def _find_underscored(self, id: str) -> Sequence[Operation]:
-        """Return the operations that this may be another spelling of; a dot fixes the namespace."""
+        """Return the operations whose id has this other spelling; a dot determines the namespace."""
         keys = sorted(self._ids_by_underscored.get(to_underscores(id), ()))
         namespace, dot, _ = id.partition(".")
         return [self._operations[key] for key in keys if not dot or key.startswith(f"{namespace}.")]
 
     def _is_other_unavailable(self, id: str, namespace: str) -> bool:
-        """Return whether another, unavailable namespace may be meant."""
+        """Return whether the id may mean another namespace, which is unavailable."""
         own_supplier = self._suppliers.get(namespace.lower())
         return any(
             supplier is not own_supplier and supplier.unavailable_reason()
@@ -257,20 +260,20 @@ class Registry:
         self._ids_by_underscored[spelling] = (*self._ids_by_underscored.get(spelling, ()), key)
         self._in_order = None
         self._by_namespace.setdefault(operation.namespace, {})[key] = operation
-        for watcher in self._listeners:
-            watcher.add(operation)
+        for listener in self._listeners:
+            listener.add(operation)
 
     def _unavailable_reasons(self, id: str, accepts: OperationFilter) -> Sequence[str]:
-        """Return why those are unavailable that may supply this operation, if the caller may call it."""
-        found = [(name, each.unavailable_reason()) for name, each in self._named_suppliers_of(id)]
+        """Return why the suppliers of this operation are unavailable, if the caller may call it."""
+        reasons = [(name, supplier.unavailable_reason()) for name, supplier in self._named_suppliers_of(id)]
         return [
-            reason for name, reason in found if reason and any(map(accepts, possible_operations(name, id)))
+            reason for name, reason in reasons if reason and any(map(accepts, possible_operations(name, id)))
         ]
 
     def _suggest(self, id: str, *, allow: OperationFilter | None, owner: str | None) -> Sequence[Operation]:
         """Return the allowed operations with the most similar ids, of similar namespaces or the same name.
 
-        Those that the caller may not call change nothing, as long as no more than MAX_ASKED are asked about.
+        Operations that the caller may not call have no influence, as long as MAX_ASKED is not reached.
         """
         numbers = count()
 
@@ -288,8 +291,8 @@ class Registry:
     def _find_near(self, id: str, accepts: OperationFilter) -> Iterator[Operation]:
         """Yield the operations of namespaces with a similar name, and those of the same name."""
         namespace, _, name = id.rpartition(".")
-        spaces = self._by_namespace
-        accepted = (each for each in sorted(spaces) if any(map(accepts, spaces[each].values())))
+        by_namespace = self._by_namespace
+        accepted = (name for name in sorted(by_namespace) if any(map(accepts, by_namespace[name].values())))
         compared = list(islice(accepted, MAX_COMPARED))
         namespaces = set(find_similar_names(namespace, compared, limit=MAX_SUGGESTIONS))
         for candidate in self._operations.values():
@@ -298,7 +301,10 @@ class Registry:
 
 
 def possible_operations(namespace: str, id: str) -> Iterator[Operation]:
-    """Yield what a lower-case id in either spelling may be in this namespace; nothing for an invalid name."""
+    """Yield the operations of this namespace that a lower-case id, in either spelling, may mean.
+
+    They differ in their effect; there are none for an invalid name.
+    """
     for effect in get_args(Effect):
         with suppress(ConfigError):
             yield Operation(
@@ -312,7 +318,7 @@ def possible_operations(namespace: str, id: str) -> Iterator[Operation]:
 
 
 async def run_nothing(_: Any, __: Any) -> None:
-    """The function of an operation that is only compared."""
+    """The function of an operation that is only compared with policy rules."""
 
 
 def operations_in(source: OperationSource) -> Sequence[Operation]:
@@ -330,5 +336,5 @@ def operations_in(source: OperationSource) -> Sequence[Operation]:
 
 
 def to_underscores(id: str) -> str:
-    """Return the id as protocols without dots spell it."""
+    """Return the spelling of an id in protocols that allow no dots."""
     return id.replace(".", "_").replace("/", "_").replace("-", "_")

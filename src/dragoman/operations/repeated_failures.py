@@ -72,6 +72,6 @@ class RepeatedFailureLimiter:
 
 
 def failure_key(record: CallRecord, context: Context) -> FailureKey:
-    """Return what makes calls the same: the run or caller, the operation, the input."""
+    """Return the key of equal calls: the run or caller, the operation, the input."""
     caller = f"owner {context.identity.owner} {context.identity.key_id}"
     return context.run_id or caller, record.operation, record.input_hash

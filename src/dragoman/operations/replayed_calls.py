@@ -1,11 +1,11 @@
-"""The calls that a run had made before a crash: what each of them is when the run makes it again.
+"""The calls of a run from before a crash, and what happens when the run makes them again.
 
-A run that goes on after a crash makes its unfinished calls again, from the outermost one on. Each call finds
-its entry in the ledger by its idempotency key, which is the same each time. A finished call is not repeated:
-its recorded result is returned. One that only reads, or may be repeated, runs again. One that acts (`once`)
-and had begun is *uncertain*: its person is asked what became of it, and nothing runs until there is an
-answer. A batch and a sub-agent (`resumes`) do nothing themselves: they are entered again, and their own calls
-are looked up in the same way.
+A run that resumes after a crash makes its unfinished calls again, beginning with the outermost one. Each call
+finds its entry in the ledger by its idempotency key, which is the same each time. A finished call is not
+repeated: its recorded result is returned. A `read` or `idempotent` call runs again. A `once` call that had
+started is *uncertain*: the user is asked whether it took effect, and nothing runs until there is an answer. A
+batch and a sub-agent (`resumes`) do nothing themselves: they run again, and their own calls are looked up in
+the same way.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dragoman.operations.outcome import CallFailure
 
 DONE, NOT_DONE, TRY_AGAIN = "done", "not done", "try again"
 ANSWERS = (DONE, NOT_DONE, TRY_AGAIN)
-STATE_PREFIX = b"uncertain:"  # of the state of the approval by which a person is asked
-MAX_QUOTED = 1_000  # characters of an answer that the model is told
+STATE_PREFIX = b"uncertain:"  # of the state of the approval request that asks about a call
+MAX_QUOTED = 1_000  # characters of an answer that the model gets
 
 
 class ReplayedCalls:
-    """The ledger's entries of a run that a crash cut off."""
+    """The ledger's entries of a run that was interrupted by a crash."""
 
     def __init__(self, entries: Iterable[LedgerEntry]) -> None:
         self._by_key: dict[str, LedgerEntry] = {}
@@ -46,25 +46,25 @@ class ReplayedCalls:
 
 
 class UncertainCall(msgspec.Struct, frozen=True):
-    """The state of an approval that asks what became of a call."""
+    """The state of an approval request that asks whether a call took effect."""
 
     item: ApprovalItem
 
 
 def is_cut_off(entry: LedgerEntry) -> bool:
-    """Return whether a crash ended the call: every other end of these has an error."""
+    """Return whether a crash ended the call: otherwise an entry with such a status has an error."""
     return entry.status in ("aborted", "uncertain") and entry.error is None
 
 
 def recorded_end(entry: LedgerEntry) -> CallCompletion | None:
-    """Return how a call had ended; None if it had not."""
+    """Return the recorded end of a call; None if it had not ended."""
     if entry.status in ("pending", "running") or is_cut_off(entry):
         return None
     return CallCompletion(status=entry.status, result=entry.result, error=entry.error, notes=entry.notes)
 
 
 def question_item(item: ApprovalItem) -> tuple[ApprovalItem, bytes]:
-    """Return the item that asks what became of a call, and the state of its approval."""
+    """Return the item that asks whether a call took effect, and the state of its approval request."""
     text = (
         f"The hub stopped while {item.operation} ran, and it is not known whether it took effect."
         f' Answer "{DONE}", "{NOT_DONE}", or "{TRY_AGAIN}" to run it once more.'
@@ -74,12 +74,12 @@ def question_item(item: ApprovalItem) -> tuple[ApprovalItem, bytes]:
 
 
 def is_about_uncertain_call(grant: Grant | None) -> bool:
-    """Return whether a grant is the answer to the question what became of a call."""
+    """Return whether a grant is the answer to the question whether a call took effect."""
     return grant is not None and grant.state is not None and grant.state.startswith(STATE_PREFIX)
 
 
 def grant_to_try_again(grant: Grant) -> Grant | None:
-    """Return the grant by which an uncertain call runs again; None if its person answered otherwise."""
+    """Return the grant with which an uncertain call runs again; None after another answer."""
     if not grant.approved or answer_of(grant) != TRY_AGAIN or grant.state is None:
         return None
     uncertain = msgspec.json.decode(grant.state.removeprefix(STATE_PREFIX), type=UncertainCall)
@@ -87,7 +87,7 @@ def grant_to_try_again(grant: Grant) -> Grant | None:
 
 
 def settled_end(grant: Grant) -> CallCompletion:
-    """Return the end of an uncertain call that is not made again, by what its person answered."""
+    """Return the end of an uncertain call that does not run again, by the user's answer."""
     answer, began = answer_of(grant), "The hub stopped while this call ran."
     if not grant.approved:
         why = f" ({grant.text})" if grant.text else ""
@@ -103,7 +103,7 @@ def settled_end(grant: Grant) -> CallCompletion:
 
 
 def uncertain_end(text: str) -> CallCompletion:
-    """Return the end of a call of which it is not known whether it took effect."""
+    """Return the end of a call that may have taken effect."""
     return CallCompletion(status="uncertain", error=CallFailure(code=CallUncertain.code, message=text))
 
 

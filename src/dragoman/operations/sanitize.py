@@ -1,4 +1,4 @@
-"""Sanitizing foreign text before a model or a terminal shows it."""
+"""Sanitize untrusted text before a model or a person reads it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def sanitize_text(text: str, limit: int) -> str:
 
 
 def escape_invisible(json: str) -> str:
-    """Return a JSON text with escapes for invisible characters and line separators; it says the same.
+    """Return an equal JSON text with escapes for invisible characters and line separators.
 
-    People and models then see what a text of somebody else contains, and nothing in it begins a line.
+    People and models then see what an untrusted text contains, and nothing in it can begin a new line.
     """
     for pattern in (INVISIBLE, LINE_SEPARATORS):
         json = pattern.sub(lambda match: escape_character(match[0]), json)
@@ -33,7 +33,7 @@ def escape_invisible(json: str) -> str:
 
 
 def escape_character(character: str) -> str:
-    """Return the escape of a character in JSON: two for one beyond 16 bits."""
+    """Return the escape of a character in JSON: a surrogate pair for one beyond 16 bits."""
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 

@@ -1,7 +1,7 @@
-"""The addresses that the arguments of a call name: where a secret in the same arguments could be sent.
+"""Addresses in the arguments of a call, to which a secret in the same arguments could be sent.
 
-Which argument of an operation of others is an address is a guess. It errs on the side of finding one: the
-call is then refused unless the secret may be sent there.
+Which argument of an external operation is an address can only be guessed. The guess errs on the side of
+finding one: the call is then refused unless the secret may be sent there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.redaction import MAX_DEPTH
 
 ADDRESS_ARGUMENTS = {"web.fetch": "url", "web.post": "url"}
-"""Operations whose address is known to be this argument, and no other."""
+"""Operations whose only address is this argument."""
 FREE_FORM = frozenset({"shell.run"})
 """Operations whose arguments can name any address in any form."""
 ADDRESS_WORDS = frozenset(
@@ -21,9 +21,9 @@ ADDRESS_WORDS = frozenset(
     | {"server", "proxy", "webhook", "callback"}
 )
 HOST_WORDS = frozenset({"host", "hostname", "domain", "server"})
-"""Fields beside which another field, `port`, says the port."""
+"""Fields of a host, whose port may be in another field, `port`."""
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-# Parsers of URLs strip control characters and spaces, and take a backslash for a slash.
+# Parsers of URLs strip control characters and spaces, and treat a backslash as a slash.
 IGNORED = dict.fromkeys(range(0x20))
 URL_START = re.compile(r" *(?:(?:https?|wss?|ftp):|[a-z][a-z0-9+.-]*:[\\/]{2}|[\\/]{2})", re.IGNORECASE)
 EMBEDDED_URL = re.compile(r"[a-z][a-z0-9+.-]*:[\\/]{1,2}\S*", re.IGNORECASE)

@@ -1,7 +1,8 @@
 """Handles of secrets: `secret:NAME` in an input stands for a value that only the called function gets.
 
-`call()` puts the value in just before the function runs, and puts the handle back into everything that comes
-out of the call: result, error, progress, events. So no model, ledger, approval, log or trace has the value.
+`call()` replaces the handle by the value just before the function runs, and the value by the handle in
+everything that comes out of the call: result, error, progress, events. So no model, ledger, approval, log or
+trace has the value.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from dragoman.redaction import MASK, MAX_DEPTH, MIN_FORM, encoded_forms, secret_
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 HANDLE_PATTERN = re.compile(rf"(?<![A-Za-z0-9_-])secret:({NAME_PATTERN.pattern})")
-MIN_EDGE, MAX_EDGE = 4, 12  # characters of a secret at the edge of a cut text from which on they are masked
+MIN_EDGE, MAX_EDGE = 4, 12  # characters of a secret at the edge of a cut text that are masked
 NO_NUMBERS: Mapping[str, str] = {}
 NEVER_RECEIVE = frozenset(
     {"agents", "artifacts", "files", "history", "hub", "math", "memory", "plugins", "skills", "tasks"}
     | {"teams", "time", "triggers", "user", "vault"}
 )
-"""Namespaces whose operations get the handle as it is: they store or show what they are given."""
+"""Namespaces whose operations get the handle itself, because they store or show their input."""
 BATCH = "hub.call"
 SECRET_ARGUMENTS = {"vault.set": "value"}
 """Arguments that are recorded as `***`: the value is not in the vault yet."""
 SECRET_RESULTS = frozenset({"vault.get"})
-"""Operations that return a value in plain text where its entry allows that. It is recorded as its handle."""
+"""Operations that return a value in plain text, if its entry allows that. It is recorded as its handle."""
 
 
 class VaultSecret(msgspec.Struct, frozen=True, eq=False):
-    """A secret with its value. `receivers` says of an operation's id whether it may receive the value.
+    """A secret with its value. `receivers` returns whether the operation of an id may receive the value.
 
-    `may_go_to` says of an address that arguments name whether the value may be sent there; `origins` are
-    these addresses, `*` for all of them.
+    `may_go_to` returns whether the value may be sent to an address in the arguments; `origins` lists these
+    addresses, with `*` for all.
     """
 
     name: str
@@ -55,7 +56,7 @@ class VaultSecret(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def handle(self) -> str:
-        """What stands for the value."""
+        """The text that stands for the value in inputs and results."""
         return f"secret:{self.name}"
 
     def is_for(self, operation: Operation) -> bool:
@@ -95,7 +96,7 @@ class CallSecrets:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to replace, as for most teams."""
+        """Whether there are no secrets, as for most teams."""
         return not self._secrets
 
     def forms(self) -> Iterable[str]:
@@ -105,8 +106,8 @@ class CallSecrets:
     def reveal(self, input: Any, operation: Operation) -> Any:
         """Return an input with values in place of handles; the same object if it has none.
 
-        Raises CallDenied for a secret that the operation must not receive, or that must not be sent where the
-        input says, and for a handle of none.
+        Raises CallDenied for a secret that the operation must not receive, or that must not be sent to an
+        address in the input, and for an unknown handle.
         """
         if operation.namespace in NEVER_RECEIVE or operation.resumes or not has_handle(input):
             return input
@@ -132,7 +133,7 @@ class CallSecrets:
             secret = self._secrets.get(match[1])
             if secret is None:
                 if match[0] != text:
-                    return match[0]  # a text that happens to have such a word in it
+                    return match[0]  # the text happens to contain such a word
                 names = ", ".join(sorted(self._secrets)) or "none"
                 raise CallDenied(f"There is no secret {match[1]!r} in the vault.", hint=f"It has: {names}.")
             if not secret.is_for(operation):
@@ -152,11 +153,11 @@ class CallSecrets:
         return map_texts(value, self._replace, numbers=self._numbers)
 
     def seal(self, value: Any) -> Any:
-        """Return a result without secrets, as `seal_input`, and without pieces of them at edges of texts."""
+        """Return a result without secrets, like `seal_input`, and without parts of them at edges of texts."""
         if self.is_empty:
             return value
         if isinstance(value, msgspec.Raw):
-            if self._numbers:  # as text it would not be JSON any more
+            if self._numbers:  # replaced in the text, a number would leave invalid JSON
                 return msgspec.Raw(msgspec.json.encode(self.seal(decode_json(bytes(value)))))
             return msgspec.Raw(self._replace(bytes(value).decode()).encode())
         return map_texts(value, self.seal_text, numbers=self._numbers)
@@ -200,7 +201,7 @@ class CallSecrets:
         return text
 
     def _seal_edges(self, text: str) -> str:
-        """Mask what a text that was cut in the middle of a secret has of it."""
+        """Mask the parts of secrets at the edges of a text that was cut in the middle of one."""
         for secret in self._secrets.values():
             value, size = secret.value, edge_size(secret.value)
             if len(text) < size:
@@ -222,7 +223,7 @@ SecretLookup: TypeAlias = Callable[[Context], Awaitable[CallSecrets] | None]
 
 
 class SealedStream:
-    """Removes secrets from a text that arrives in pieces: a piece of one is held back until it is known."""
+    """Removes secrets from a text that arrives in pieces; the possible start of one waits for the next."""
 
     def __init__(self, secrets: CallSecrets) -> None:
         self._secrets = secrets
@@ -230,7 +231,7 @@ class SealedStream:
         self._length = max(map(len, secrets.forms()), default=1) - 1
 
     def feed(self, text: str) -> str:
-        """Return what is certain to be no part of a secret, or has it replaced."""
+        """Return the text that cannot be the start of a secret any more, with secrets replaced."""
         whole = self._rest + text
         sealed, self._rest = self._cut(whole)
         return sealed
@@ -253,12 +254,12 @@ class SealedStream:
 
 
 def edge_size(value: str) -> int:
-    """Return how many characters of a secret at the edge of a text are too many: a quarter of it."""
+    """Return how many characters of a secret at the edge of a text are masked: a quarter of it or more."""
     return min(MAX_EDGE, max(MIN_EDGE, len(value) // 4))
 
 
 def piece_size(value: str) -> int:
-    """Return how many characters of a secret anywhere in an error are too many: a quarter, at least eight."""
+    """Return how many characters of a secret anywhere in an error are masked: a quarter, at least eight."""
     return min(MAX_EDGE, max(MIN_FORM, len(value) // 4))
 
 
@@ -292,7 +293,7 @@ def each_slice(text: str, size: int) -> Iterator[str]:
 
 
 def positions(piece: str, text: str) -> Iterator[int]:
-    """Yield where a piece stands in a text."""
+    """Yield the positions of a piece in a text."""
     at = text.find(piece)
     while at >= 0:
         yield at
@@ -337,7 +338,7 @@ def map_texts(
     numbers: Mapping[str, str] = NO_NUMBERS,
     depth: int = MAX_DEPTH,
 ) -> Any:
-    """Return a JSON value with each text changed, names of fields too; nothing below the depth.
+    """Return a JSON value with each text changed, including names of fields; values below `depth` are None.
 
     `numbers` are replaced where they are a whole number.
     """
@@ -360,7 +361,7 @@ def map_texts(
 def shield_input(operation: str, input: Any, *, secrets: CallSecrets | None) -> tuple[Any, Any]:
     """Return the input that a call runs with, and the one that is recorded.
 
-    What passes inputs on, or takes a new secret, runs with the input as it is.
+    Operations that pass inputs on (a batch), or that take a new secret, run with the input unchanged.
     """
     sealed = input if secrets is None else secrets.seal_input(input)
     takes_raw = operation in SECRET_ARGUMENTS or operation == BATCH
@@ -368,7 +369,7 @@ def shield_input(operation: str, input: Any, *, secrets: CallSecrets | None) -> 
 
 
 def mask_arguments(operation: str, input: Any) -> Any:
-    """Return an input as it is recorded: secret arguments masked, also those of the calls in a batch."""
+    """Return an input for the ledger, with secret arguments masked, also in the calls of a batch."""
     argument = SECRET_ARGUMENTS.get(operation)
     if argument is not None:
         return {**input, argument: MASK} if isinstance(input, Mapping) and argument in input else input

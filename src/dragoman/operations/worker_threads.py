@@ -1,7 +1,4 @@
-"""Threads and tasks of calls.
-
-A lazy thread pool, large values off the event loop, calls that can be aborted.
-"""
+"""Threads and tasks of calls: a lazy thread pool, large values off the event loop, stopping a call."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class LargeValueWorker:
         self._thread_pool = LazyThreadPool(1, "heavy")
 
     async def run(self, function: Callable[[Any], T], value: Any, *, size: int | None = None) -> T:
-        """Return the function's result for the value; `size` is what `measure` gives for it."""
+        """Return the function's result for the value; `size` is the result of `measure` for it."""
         if (measure(value) if size is None else size) < LARGE_SIZE and not is_drawable(value):
             return function(value)
         return await asyncio.get_running_loop().run_in_executor(self._thread_pool.pool, function, value)
@@ -73,7 +70,7 @@ class CancellableCall:
 
     def __init__(self) -> None:
         self.stop_reason: str | None = None
-        """Why the call was stopped, if it was stopped by itself."""
+        """Why this call was stopped; None if it was not, or only together with its caller."""
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
         self._initial_cancellations = 0 if self._task is None else self._task.cancelling()
 
@@ -86,10 +83,10 @@ class CancellableCall:
         return True
 
     def finish(self) -> bool:
-        """Return whether the caller was cancelled too, besides this call's own stop, and has to end.
+        """Return whether the caller was cancelled as well, in addition to the stop of this call.
 
-        Without a stop the count says nothing: up to Python 3.12 a task group leaves it higher after one of
-        its tasks failed.
+        Without a stop the count of cancellations is not reliable: up to Python 3.12 a task group leaves it
+        higher after one of its tasks failed.
         """
         if self._task is None or self.stop_reason is None:
             return False
@@ -98,7 +95,7 @@ class CancellableCall:
 
 log = logging.getLogger(__name__)
 
-CANCEL_GRACE_SECONDS = 5.0  # how long a cancelled operation may take to end
+CANCEL_GRACE_SECONDS = 5.0  # that a cancelled operation may take to end
 
 
 async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
@@ -116,7 +113,7 @@ async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
         if not task.done():
             log.error("%s was cancelled and still runs after %g seconds", name, CANCEL_GRACE_SECONDS)
         elif inspect.iscoroutine(coroutine):
-            coroutine.close()  # it has never begun if its task had not: Python warns of that
+            coroutine.close()  # if its task never started: Python would warn that it was not awaited
         raise
     result, error = task.result()
     if error is not None:
@@ -158,7 +155,7 @@ async def capture_error(coroutine: Awaitable[Any]) -> tuple[Any, BaseException |
         return await coroutine, None
     except asyncio.CancelledError:
         raise
-    except GeneratorExit as error:  # a coroutine may return here, but not go on
+    except GeneratorExit as error:  # raised by the operation; a coroutine must not continue after it
         return None, CallError(f"the operation raised {type(error).__name__}")
     except BaseException as error:  # noqa: BLE001 - run_detached raises it again
         return None, error

@@ -31,7 +31,7 @@ from dragoman.operations.replayed_calls import recorded_end
 
 DEFAULT_APPROVAL_SECONDS = 86_400.0
 Restriction: TypeAlias = Callable[[Operation, Context], Verdict | None]
-"""Returns a verdict on a call, or None where it has nothing to say."""
+"""Returns a verdict on a call, or None if it does not restrict it."""
 HIDDEN = Verdict("deny")  # a private operation of another owner
 APPROVAL_HINT = "`dragoman approvals` lists the requests; once it is approved, make the same call again"
 
@@ -53,20 +53,17 @@ class AccessControl:
         self.policy = policy
         """May be replaced; later calls use the new one."""
         self.restrictions: list[Restriction] = []
-        """Asked about each call beside the policy; the strictest verdict counts."""
+        """Evaluated for each call in addition to the policy; the strictest verdict wins."""
         self.refreshers: list[Callable[[Context], None]] = []
-        """Called before each call is looked up: what restricts it may have changed."""
+        """Called before the operation of a call is looked up, to update restrictions."""
         self.standing = StandingRules()
-        """What is not asked about any more."""
+        """Calls that need no approval any more."""
         self.approvals = approvals
         self._clock = clock
         self._approval_seconds = approval_seconds
 
     def evaluate(self, operation: Operation, context: Context) -> Verdict:
-        """Return the strictest verdict for everybody who makes the call.
-
-        Intermediaries and parent agents too.
-        """
+        """Return the strictest verdict for the caller, its intermediaries and its parent agents."""
         if not operation.is_visible_to(context.identity.owner):
             return HIDDEN
         verdict = self.policy.decide(operation, identity=context.identity, agent=context.agent)
@@ -84,7 +81,7 @@ class AccessControl:
         return verdict
 
     def describe(self, operation: Operation, context: Context) -> str | None:
-        """Return what decides about a call as JSON text, for its record; None where no rule does."""
+        """Return the decision about a call as JSON text, for its record; None if no rule matches."""
         verdict = self.evaluate(operation, context)
         asks = verdict.decision == "ask"
         standing = self.standing.find(operation, context, rule=verdict.rule) if asks else None
@@ -121,7 +118,7 @@ class AccessControl:
             raise approval_error(operation, record, verdict=verdict, context=context)
 
     def approval_item(self, attempt: PreparedCall, operation: Operation) -> ApprovalItem:
-        """Return the item by which a person is asked about this call, whom its policy rule names."""
+        """Return the item of an approval request for this call, with the answerers of its policy rule."""
         record, context = attempt.record, attempt.context
         item = make_item(operation, record, verdict=self.evaluate(operation, context))
         return replace(item, agent=context.agent) if context.parent_agents else item
@@ -131,10 +128,10 @@ class AccessControl:
         return (await self.approvals.get(approval_id)).expires_at - self._clock()
 
     async def redeem_approval(self, attempt: PreparedCall) -> ApprovalRequest:
-        """Use up the approval that the caller passed and return it as it was before.
+        """Use up the approval that the caller passed, and return it as it was before.
 
-        One that the same call had used before a crash is still its own. Raises NotFound, Forbidden, Conflict.
-        An approval of a session's call is valid in that session only.
+        An approval that the same call used before a crash stays valid for it. An approval of a session's call
+        is valid in that session only. Raises NotFound, Forbidden, Conflict.
         """
         record, earlier = attempt.record, attempt.earlier
         id = attempt.context.approval or ""
@@ -203,9 +200,9 @@ class AccessControl:
 
 
 def common_answerers(items: Sequence[ApprovalItem], *, owner: str) -> Set[str]:
-    """Return who may answer for all items; those of no rule leave it to the others.
+    """Return who may answer for all items. Items without answerers do not restrict them.
 
-    `owner` among the answerers of an item is the call's own, whom another item may name.
+    The result has `owner` (the word) for the owner of the call.
     """
     restrictions = [
         {*item.answerers, owner} if OWNER in item.answerers else set(item.answerers)
@@ -339,9 +336,9 @@ class ApprovalFlow:
         return replace(attempt, record=record, context=context)
 
     async def _continues_earlier(self, attempt: PreparedCall, earlier: LedgerEntry) -> bool:
-        """Return whether the approval applies to a call that a crash found: unless it has begun to act.
+        """Return whether an approval applies to a call that was interrupted by a crash.
 
-        Then only the answer to the question what became of it does.
+        Once it may have taken effect, only the answer to the question whether it did applies.
         """
         target = attempt.target
         if recorded_end(earlier) is not None:
@@ -353,7 +350,7 @@ class ApprovalFlow:
         return (await self._access_control.approvals.get(attempt.context.approval)).state is not None
 
     async def find_pending(self, attempt: PreparedCall) -> ApprovalRequest | None:
-        """Return the request that the same suspended call waits for, so that it does not start again."""
+        """Return the request of the same suspended call, which must not start a second time; None without."""
         record, context = attempt.record, attempt.context
         if context.node is not None or context.grant is not None or not can_resume(attempt):
             return None

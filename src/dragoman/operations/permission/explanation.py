@@ -12,15 +12,15 @@ def match_to_json(match: RuleMatch) -> dict[str, Any]:
     rule = match.verdict.rule
     decision = match.verdict.decision
     if rule is None:
-        wish = match.precedence[0] > 0
-        source = "the operation itself: approval=True" if wish else "the default"
+        is_own = match.precedence[0] > 0
+        source = "the operation itself: approval=True" if is_own else "the default"
         return {"decision": decision, "pattern": None, "source": source, "reason": None}
     filters = {"effect": rule.effects, "agent": rule.agents, "identity": rule.identities}
-    narrowed = [f"{name} {', '.join(values)}" for name, values in filters.items() if values]
-    written = f"{rule.decision}: {', '.join(rule.operations)}"
+    conditions = [f"{name} {', '.join(values)}" for name, values in filters.items() if values]
+    text = f"{rule.decision}: {', '.join(rule.operations)}"
     return {
         "decision": decision,
         "pattern": match.pattern.text if match.pattern else None,
-        "source": "; ".join([written, *narrowed]),
+        "source": "; ".join([text, *conditions]),
         "reason": rule.reason,
     }

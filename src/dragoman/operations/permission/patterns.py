@@ -13,7 +13,8 @@ import msgspec
 from dragoman.errors import ConfigError
 
 PATTERN_SYNTAX = re.compile(r"[a-z0-9*?](?:[a-z0-9_*?./-]*[a-z0-9_*?/-])?")
-NEVER_AN_ID = re.compile(r"[^.*?]*(?:/|\.[^a-z0-9*?])")  # a slash in the namespace, a mark before the name
+# A slash in the namespace, or a name that begins with a punctuation mark.
+NEVER_AN_ID = re.compile(r"[^.*?]*(?:/|\.[^a-z0-9*?])")
 NAMESPACE_GLOB = re.compile(r"[^.]*\.\*|[^.*]+\*")  # `team_*.*`, `team_*`: matches whole namespaces
 PATTERN_HINT = "write it like mail.send, mail.*, *.delete_*, mail or *"
 KEY_PREFIX = "key:"
@@ -77,8 +78,8 @@ def has_wildcards(text: str) -> bool:
 def compile_glob(glob: str) -> Matcher:
     """Return a matcher: `*` matches any characters, `?` one; case-sensitive.
 
-    What is between two stars matches where it is first found, and nowhere else is tried: else an id that
-    somebody chose could take a pattern of five stars hours.
+    The text between two stars matches at its first occurrence only: with backtracking, a hostile id could
+    make a pattern of five stars take hours.
     """
     first, *others = [re.escape(piece).replace(r"\?", ".") for piece in glob.split("*")]
     between = "".join(f"(?>.*?{piece})" for piece in others[:-1] if piece)
@@ -89,7 +90,7 @@ def compile_glob(glob: str) -> Matcher:
 def specificity(patterns: Sequence[str], value: str | None) -> int | None:
     """Return how specifically the patterns match the value: 2 by name, 1 by a glob, 0 by `*`.
 
-    `*` matches a missing value too. 0 without patterns; None if none matches.
+    `*` also matches a missing value. 0 without patterns; None if none matches.
     """
     if not patterns:
         return 0

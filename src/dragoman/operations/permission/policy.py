@@ -25,7 +25,7 @@ Decision = Literal["allow", "ask", "deny"]
 Precedence: TypeAlias = tuple[int, int, int, int, int, int]
 
 STRICTNESS: Mapping[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
-EFFECT_COUNT = 3  # how many there are
+EFFECT_COUNT = 3  # `read`, `idempotent` and `once`
 MAX_CALLERS = 4_096
 MAX_TABLES = 256
 MAX_VERDICTS = 262_144
@@ -34,9 +34,9 @@ MAX_VERDICTS = 262_144
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A decision about matching operations.
 
-    `operations` are patterns of ids (`mail.send`, `mail.*`, `*`). `effects`, `agents` and `identities` (an
-    owner, or `key:ID`) narrow the rule, as patterns too. For `ask`: `expires` is in seconds, `answerers`
-    are the owners who may answer (`owner`: the call's own).
+    `operations` are patterns of ids (`mail.send`, `mail.*`, `*`). `effects`, and patterns of `agents` and
+    `identities` (an owner, or `key:ID`), narrow the rule. For `ask`: `expires` is in seconds, `answerers` are
+    the owners who may answer (`owner`: the owner of the call).
     """
 
     decision: Decision
@@ -50,7 +50,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A decision and its rule; no rule if it is the default or the operation's own `approval`."""
+    """A decision and its rule; None for the default or the operation's own `approval`."""
 
     decision: Decision
     rule: Rule | None = None
@@ -60,7 +60,7 @@ class RuleMatch(msgspec.Struct, frozen=True):
     """A rule that matches a call by one of its patterns; the match with the highest precedence decides.
 
     `precedence` compares, in order: the pattern's kind and literal characters, the number of conditions
-    (agent, identity, effect), how specifically these name the caller, strictness, and a place that does not
+    (agent, identity, effect), how specifically these name the caller, strictness, and an index that does not
     depend on the order of the rules. `pattern` is None for the default.
     """
 
@@ -95,7 +95,7 @@ class RuleTable:
             self._add(match, match.pattern)
 
     def matches_for(self, operation: Operation) -> Iterator[RuleMatch]:
-        """What fits an operation, with its own wish and the default."""
+        """Yield the matches of an operation, including its own `approval` and the default."""
         id = operation.id.lower()
         namespace = operation.namespace.lower()
         named = (*self._by_id.get(id, ()), *self._by_namespace.get(namespace, ()))
@@ -121,7 +121,7 @@ class Policy:
     """Rules, and the default where none matches: `default`, or the agent's own.
 
     Raises ConfigError for a pattern that no id can match. The meta-tools are open to all unless a rule
-    names them (`hub`, `hub.call`): what is called through them is decided by itself.
+    names them (`hub`, `hub.call`): the calls made through them are decided separately.
     """
 
     def __init__(

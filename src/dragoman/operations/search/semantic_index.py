@@ -16,14 +16,14 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.search.embedder import Embedder, embedding_text, import_extra
 
 BATCH_SIZE = 128  # operations embedded in one call
-MAX_REMOVED_VECTORS = 10_000  # vectors kept of removed operations, which often come back
+MAX_REMOVED_VECTORS = 10_000  # cached vectors of removed operations, which often come back
 MAX_QUERY_VECTORS = 256  # queries whose vectors are cached
 SORT_FIRST = 500  # sorted first; the rest only if these are not enough
 RETRY_SECONDS = 60.0  # seconds after an embedder failed
 MIN_SIMILARITY = 0.35  # cosine below which two texts are unrelated
 MAX_PARTS = 8  # parts of a query that are compared by themselves
 MIN_PART_WORDS = 3
-MAX_SLOTS_FOR_PARTS = 25_000  # above, only the whole query is compared: a search holds the event loop
+MAX_SLOTS_FOR_PARTS = 25_000  # above, only the whole query is compared: a search blocks the event loop
 PART_END = re.compile(r"(?<=[.!?;:,])\s+|\n+|(?<=\S)\s+(?:and|then|also)\s+")
 SCORE_DIGITS = 5  # of a fused score, so that ties are ties
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class SemanticIndex:
         self._pending: dict[int, str] = {}
         self._removed_vectors: OrderedDict[bytes, Any] = OrderedDict()
         self._query_vectors: OrderedDict[str, Any] = OrderedDict()
-        self._failed_query: str | None = None  # which need not be tried again on the event loop
+        self._failed_query: str | None = None  # it is not tried again on the event loop
         self._work_available = asyncio.Event()
         self.idle = asyncio.Event()  # set while no operation waits for its vector
         self.ready = False
@@ -62,7 +62,7 @@ class SemanticIndex:
         self._work_available.set()
 
     def remove(self, slot: int, operation: Operation) -> None:
-        """Remove an operation; its vector is kept for a while."""
+        """Remove an operation; its vector stays in a cache."""
         self._pending.pop(slot, None)
         if self._contains(slot):
             self._has_vector[slot] = False
