@@ -286,7 +286,7 @@ class OperationSearch:
         """Return the ids of visible operations that the text equals or is a prefix of."""
         if not hidden:
             return self._names.match(text)
-        return self._names.match(text, allow=lambda id: not hidden >> self._slots[id] & 1)
+        return self._names.match(text, allow=lambda name: not hidden >> self._slots[name] & 1)
 
     def _hidden_from(self, owner: str | None) -> int:
         """Return the mask of other owners' private operations."""
