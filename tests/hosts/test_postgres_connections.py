@@ -274,7 +274,7 @@ async def test_a_statement_that_the_server_executes_is_let_be(
         waiting = asyncio.create_task(asyncio.to_thread(slow.fetch_one, "SELECT 1, pg_advisory_lock(1)", {}))
         state = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
         await until(lambda: raw.execute(state, (slow.server_process,)).fetchone() == (1,))
-        watch.look(raw)
+        watch.check(raw)
         raw.execute("SELECT pg_advisory_unlock(1)")
         row = await waiting
         assert row is not None

@@ -257,3 +257,10 @@ async def test_a_closed_database_refuses_everything(store: Store) -> None:
         await store.sessions.create(session())
     with pytest.raises(Unavailable):
         store.enqueue(put("a"))
+
+
+async def test_a_query_that_was_queued_before_the_database_closed_is_answered(store: Store) -> None:
+    reading = asyncio.ensure_future(store.sessions.list("alice"))
+    await asyncio.sleep(0)  # the query is queued, and handed to a reader in the next iteration of the loop
+    await store.close()
+    assert await reading == []

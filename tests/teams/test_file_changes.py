@@ -57,13 +57,13 @@ async def test_a_trigger_whose_tasks_write_what_it_watches_ends_with_a_reason(tm
             file = workspace / f"{number}.txt"
             file.write_text("x")
             os.utime(file, (1_000.0, 1_000.0))
-            await watcher.look()
+            await watcher.scan()
             return await shown()
 
         async def has_ended() -> bool:
             return bool((await shown())["state"] == "disabled")
 
-        await watcher.look()
+        await watcher.scan()
         for number in range(4):  # as its task does: each is found just after the task before it has ended
             assert (await write(number))["state"] == "active"
             await settled(hub, trigger, number + 1)
@@ -88,11 +88,11 @@ async def test_changes_that_no_task_of_the_trigger_can_have_made_begin_no_chain(
         trigger = (await hub.http.post("/api/triggers", json=body)).json()
         await hub.http.post(f"/api/triggers/{trigger['id']}/enable")
         watcher = hub.hub.triggers.file_changes
-        await watcher.look()
+        await watcher.scan()
         for number in range(4):
             (workspace / f"{number}.txt").write_text("x")
             os.utime(workspace / f"{number}.txt", (1_000.0, 1_000.0))
-            await watcher.look()
+            await watcher.scan()
             await settled(hub, trigger, number + 1)
         shown = (await hub.http.get(f"/api/triggers/{trigger['id']}")).json()
         assert shown["state"] == "active"

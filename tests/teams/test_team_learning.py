@@ -182,7 +182,7 @@ async def test_tasks_that_wait_for_an_hour_and_a_day_are_told_once_each(
         ]
         notices: list[list[str]] = []
         for hours[0] in (0.0, 0.9, 1.1, 2.0, 23.0, 24.1, 100.0):
-            notices.append(sorted([task.id for host in hosts for task in await host.look()]))
+            notices.append(sorted([task.id for host in hosts for task in await host.check()]))
         assert notices == [[], [], both, [], [], both, []]
         assert levels == ["warning"] * 2 + ["error"] * 2
         texts = [record.levelno for record in caplog.records if "is queued for" in record.message]

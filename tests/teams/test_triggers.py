@@ -303,7 +303,7 @@ async def test_a_file_that_appears_in_the_workspace_fires_a_trigger_once(tmp_pat
         trigger = (await hub.http.post("/api/triggers", json=body)).json()
         await hub.http.post(f"/api/triggers/{trigger['id']}/enable")
         watcher = hub.hub.triggers.file_changes
-        await watcher.look()
+        await watcher.scan()
         assert await history(hub, trigger) == []
         new = workspace / "in" / "new.txt"
         (workspace / "in" / "other.csv").write_text("not wanted")
@@ -314,9 +314,9 @@ async def test_a_file_that_appears_in_the_workspace_fires_a_trigger_once(tmp_pat
         odd.write_text("a name that nobody could be told")
         os.utime(odd, (1_000.0, 1_000.0))
         for _ in range(3):
-            await watcher.look()
+            await watcher.scan()
         (workspace / "in" / "old.txt").unlink()
-        await watcher.look()
+        await watcher.scan()
         ended = await settled(hub, trigger, 2)
         assert min(each["occurrence"] for each in ended) == ("file:created:1000000000000:3:in/new.txt")
         assert [each["occurrence"].partition(":")[2].partition(":")[0] for each in ended] == [

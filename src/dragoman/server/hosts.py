@@ -18,7 +18,7 @@ from dragoman.store.store import Store
 from dragoman.version import version
 
 log = logging.getLogger(__name__)
-POLL_INTERVAL = 0.25  # seconds between two looks at whether another host drained this one
+POLL_INTERVAL = 0.25  # seconds between two checks whether another host drained this one
 
 
 class HostStatus(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class LocalHost:
             self._on_drain()
 
     async def watch(self) -> None:
-        """Look every `POLL_INTERVAL` seconds whether another host drained this one, until cancelled."""
+        """Check every `POLL_INTERVAL` whether another host drained this one, until it has or on cancel."""
         membership = self._store.membership
         while membership is not None and not self.is_draining:
             await asyncio.sleep(POLL_INTERVAL)
@@ -90,7 +90,7 @@ class HostHandlers:
         await exchange.respond(200, {"hosts": [msgspec.to_builtins(each) for each in await self._hosts()]})
 
     async def drain(self, exchange: Exchange) -> None:
-        """Let a host begin no more runs; return the host. NotFound."""
+        """Drain a host: it begins no more runs. Answers with the host. NotFound."""
         id = exchange.path_params["id"]
         if self._store.host_id is not None:
             await self._store.hosts.drain(id, time.time())

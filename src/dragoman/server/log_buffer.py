@@ -54,7 +54,7 @@ class LogRing(logging.Handler):
     def __init__(self, secrets: Collection[str] = (), *, size: int = MAX_LINES) -> None:
         super().__init__()
         self.id = new_id("log")
-        """Changes with each start: the numbers of lines begin anew."""
+        """Changes with each start of the process, when the numbers of lines begin at 1 again."""
         self.on_line: Callable[[], None] = lambda: None
         """Called in the thread that logs a line, after it is stored."""
         self._secrets = secrets

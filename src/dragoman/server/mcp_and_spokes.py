@@ -48,7 +48,7 @@ class McpServerHandlers:
 
     def __init__(self, clients: Clients, spoke_server: SpokeServer, *, editor: McpServerEditor) -> None:
         self._clients = clients
-        self._switchboard = spoke_server
+        self._spoke_server = spoke_server
         self._editor = editor
 
     async def list(self, exchange: Exchange) -> None:
@@ -106,36 +106,36 @@ class McpServerHandlers:
 
     async def spokes(self, exchange: Exchange) -> None:
         """List the spokes and their operations, and the owners of namespaces."""
-        owners = await self._switchboard.namespaces()
+        owners = await self._spoke_server.namespaces()
         namespaces = [{"name": name, "owner": owner} for name, owner in owners.items()]
-        await exchange.respond(200, {"spokes": self._switchboard.status(), "namespaces": namespaces})
+        await exchange.respond(200, {"spokes": self._spoke_server.status(), "namespaces": namespaces})
 
     async def free_namespace(self, exchange: Exchange) -> None:
         """Let another owner's spokes have a namespace; 204."""
-        await self._switchboard.operations.free_namespace(exchange.path_params["name"])
+        await self._spoke_server.operations.free_namespace(exchange.path_params["name"])
         await exchange.respond(204)
 
     async def definitions(self, exchange: Exchange) -> None:
         """List the operations of spokes and who may call them, also by `?namespace`."""
-        found = await self._switchboard.operations.definitions(exchange.query.get("namespace"))
+        found = await self._spoke_server.operations.definitions(exchange.query.get("namespace"))
         await exchange.respond(200, {"operations": [status_to_json(each) for each in found]})
 
     async def definition(self, exchange: Exchange) -> None:
         """Return an operation with its definition, and how that differs from the approved one."""
-        found = await self._switchboard.operations.definition(exchange.path_params["id"])
+        found = await self._spoke_server.operations.definition(exchange.path_params["id"])
         more = {"definition": found.definition, "diff": found.diff}
         await exchange.respond(200, {**status_to_json(found), **more})
 
     async def approve_definitions(self, exchange: Exchange) -> None:
         """Open operations to all owners: `{"operations": {ID: HASH}}` or `{"operations": [ID]}`."""
         body = await read_definitions(exchange)
-        approved = await self._switchboard.operations.approve(body.operations, by=exchange.identity.owner)
+        approved = await self._spoke_server.operations.approve(body.operations, by=exchange.identity.owner)
         await exchange.respond(200, {"approved": list(approved)})
 
     async def revoke_definitions(self, exchange: Exchange) -> None:
         """Take back approvals: `{"operations": [ID]}`."""
         body = await read_definitions(exchange)
-        revoked = await self._switchboard.operations.revoke(list(body.operations))
+        revoked = await self._spoke_server.operations.revoke(list(body.operations))
         await exchange.respond(200, {"revoked": list(revoked)})
 
 

@@ -59,7 +59,7 @@ class OperationHandlers:
         await exchange.respond(200, self._with_scores(found, query, context=context))
 
     async def _list(self, query: Mapping[str, str], context: Context) -> dict[str, object]:
-        """Return those of `?namespace`, with `?text` in their id, by id; with `?limit` a page of them.
+        """Return the operations of `?namespace` with `?text` in their ids, by id; with `?limit` a page.
 
         `?after` is `next` of the page before. The first page says how many each namespace has.
         """
@@ -126,7 +126,7 @@ class OperationHandlers:
 def is_recorded(exchange: Exchange) -> bool:
     """Return whether a search is recorded as a call of `hub.search`, as all searches with a key are.
 
-    The console, whose requests have no key, searches while a person types: `?record=0`.
+    The console, whose requests have no key, searches at each keystroke and sends `?record=0`.
     """
     has_key = "authorization" in exchange.headers or "x-api-key" in exchange.headers
     return has_key or exchange.query.get("record") not in ("0", "false")

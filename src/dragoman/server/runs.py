@@ -49,7 +49,7 @@ LIST_HINT = "`dragoman runs list` shows the last ones"
 
 
 class AnswerState(NamedTuple):
-    """The last run of an answer, and whether it has ended while the answer waits, as in the call tree."""
+    """The last run of an answer, and whether it has ended but the answer waits for a person."""
 
     run: RunRecord
     is_waiting: bool
@@ -58,8 +58,8 @@ class AnswerState(NamedTuple):
 class RunReader:
     """Reads the outcomes of runs, for one caller.
 
-    An answer that waited for a person goes on in another run. Whoever asks for the first one wants to know of
-    the answer, so its state is that of the last run of its message.
+    An answer that waited for a person continues in another run. Whoever reads the first run wants to know the
+    state of the answer, so that of the last run of its message is returned.
     """
 
     def __init__(self, store: Store, runs: RunRegistry | None, *, caller: Identity) -> None:
@@ -127,7 +127,7 @@ class RunReader:
         return {"runs": matching, "next": rows[-1].id if len(rows) == limit else None}
 
     async def _read_current(self, row: RunRecord) -> tuple[AnswerState, Message | None]:
-        """Return the state of the answer, and the answer as of then: it may continue between two reads."""
+        """Return the state of the answer and its message as of one moment: it may continue meanwhile."""
         answer = await self._read_answer(row)
         while True:
             message = await self._read_message(answer.run)
@@ -152,13 +152,13 @@ class RunReader:
             last = now
 
     async def _read_last(self, row: RunRecord) -> RunRecord:
-        """Return the run that went on with the answer last, after an approval; or the run itself."""
+        """Return the last run that continued the answer after an approval, or the run itself."""
         if row.finish_reason != "tool-calls":
             return await self._store.runs.get(row.id) or row
         return await self._store.runs.get_last(row.session_id, message_id=row.message_id) or row
 
     async def _list_queued(self, filters: Mapping[str, str], *, limit: int) -> Sequence[Json]:
-        """Return what waits, newest first; of a session, in the order in which it is answered."""
+        """Return queued runs, newest first; those of one session in the order in which they begin."""
         session_id, owner = filters.get("session_id"), filters.get("owner")
         if session_id is None:
             found = await self._store.queued_runs.list_page(owner=owner, limit=limit)
@@ -188,7 +188,7 @@ class RunReader:
         }
 
     async def _read_delivery(self, row: RunRecord) -> Json | None:
-        """Return what became of the delivery to the run's webhook; None without one."""
+        """Return the state of the delivery to the run's webhook; None without one."""
         if row.webhook is None:
             return None
         delivery = await self._store.webhooks.get_of_run(row.id)
@@ -197,7 +197,7 @@ class RunReader:
         return {"status": delivery.status, "attempts": delivery.attempts, "error": delivery.error}
 
     async def _read_message(self, row: RunRecord) -> Message | None:
-        """Return the run's answer, with what is not stored yet of one that is being written."""
+        """Return the run's answer; of an active run, with the parts that are not stored yet."""
         if row.status == "running" and self._runs is not None:
             current = await self._runs.current_message(row.session_id)
             if current is not None and current.id == row.message_id:
@@ -245,7 +245,7 @@ class RunHandlers:
         await exchange.respond(200, body)
 
     async def prompt(self, exchange: Exchange) -> None:
-        """Return what the model calls of a run are made from: instructions, tools and messages."""
+        """Return what the model calls of a run consist of: instructions, tools and messages."""
         row = await self._reader(exchange).find_readable(exchange.path_params["id"])
         factory = None if self._runs is None else self._runs.factory
         reader = PromptReader(self._store, factory, caller=exchange.identity)

@@ -1,4 +1,4 @@
-"""HTTP handlers of standing rules: list what people always allow, allow more, revoke."""
+"""HTTP handlers of standing rules: list the calls that people always allow, add rules, revoke them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class PolicyRuleHandlers:
         await exchange.respond(200, {"rules": [self._to_json(rule) for rule in reversed(found)]})
 
     async def add(self, exchange: Exchange) -> None:
-        """Always allow what a request asks about: an admin may, and who may answer for their own calls."""
+        """Always allow what a request asks about: for admins, and owners who may answer for their calls."""
         caller = exchange.identity
         require_scope(caller, "chat", "admin")
         try:
@@ -92,12 +92,12 @@ class PolicyRuleHandlers:
         await exchange.respond(204)
 
     async def reload(self) -> None:
-        """Put the stored rules in force here."""
+        """Load the stored rules into this process."""
         if self._access is not None:
             self._access.standing.replace(await self._store.policy_rules.list())
 
     def _asked_items(self, approval: ApprovalRequest) -> Sequence[ApprovalItem]:
-        """Return what a rule can allow of a request. Raises Conflict when nothing can be."""
+        """Return the calls of a request that a rule can allow. Raises Conflict when there is none."""
         if self._access is None or self._registry is None:
             raise Conflict("rules are added in a running hub", hint="name it with --hub")
         items = standing_items(approval)
@@ -169,7 +169,7 @@ class PolicyRuleHandlers:
 
 
 def acts_as_admin(caller: Identity) -> bool:
-    """Return whether a caller has the scope by name, or is a hub without keys or its command line."""
+    """Return whether a caller has the scope "admin" by name, or is a hub without keys or its command line."""
     return "admin" in (caller.scopes or ()) or (caller.key_id is None and caller.may("admin"))
 
 

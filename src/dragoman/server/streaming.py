@@ -94,7 +94,7 @@ async def stream_run(
     """Send the follower's batches until the run ends, the client disconnects, or its key ends.
 
     A run ends with its own key, so the stream first waits a moment for the last frames of the run. The stream
-    of a run that continues, because it is another key's, ends with an error frame. `closing` returns what a
+    of a run that continues, because it has another key, ends with an error frame. `closing` returns what a
     stream that was not cut off ends with.
     """
     ended: list[KeyEnded] = []
@@ -140,7 +140,7 @@ async def _send_to_reader(
     except asyncio.CancelledError:
         if task is None or not stalled or task.uncancel() > 0:
             raise
-        log.info("%s: the client read nothing for too long, or its run goes on elsewhere", exchange.path)
+        log.info("%s: the client read nothing for too long, or its run continues elsewhere", exchange.path)
         raise ClientDisconnected from None
     finally:
         follower.on_disconnect = None
@@ -167,13 +167,13 @@ async def _send_batches(
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
         return await encode_batch(dialect, None)
     finally:
-        follower.on_batch = None  # a cycle would wait for the garbage collector
+        follower.on_batch = None  # otherwise a reference cycle waits for the garbage collector
 
 
 def _write_delta(batch: Batch, *, cycle: ResponseCycle, dialect: StreamEncoder, timer: KeepAlive) -> bool:
     """Write the frames of a short delta if nothing has to be waited for; return whether it was written.
 
-    It is called by the run, without a task of the stream in between: most chunks of an answer come alone.
+    The run calls it directly, without waking the stream's task: most chunks of an answer come alone.
     """
     event = batch[0]
     if not isinstance(event, TEXT_DELTAS) or len(batch) > 1 or len(event.delta) > MAX_DIRECT:

@@ -18,7 +18,7 @@ from dragoman.store.retention import RetentionPeriods
 from dragoman.version import version
 
 MAX_ROWS = 1_000  # providers
-WINDOW = 3_600.0  # seconds of requests that say how a provider does
+WINDOW = 3_600.0  # seconds of requests that a provider's statistics cover
 
 
 class ProviderStatus(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class ProviderStatus(msgspec.Struct, frozen=True):
 
 
 class SystemSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the handlers look: each function returns what is in force now, also after a reload."""
+    """Functions by which the handlers read what is in force now, also after a reload."""
 
     agents: Callable[[], Mapping[str, AgentSpec]]
     providers: Callable[[], Sequence[ProviderStatus]]
@@ -73,7 +73,7 @@ class SystemHandlers:
 
     async def config(self, exchange: Exchange) -> None:
         """Return the configuration in force, without secrets."""
-        summary = await offload_disk(self._sources.config)  # it looks whether files of keys are there
+        summary = await offload_disk(self._sources.config)  # it checks whether files of keys exist
         await exchange.respond(200, {"version": version(), **summary})
 
 

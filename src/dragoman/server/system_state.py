@@ -32,7 +32,7 @@ STATUS_FILE = Path("/proc/self/statm")
 
 
 class HubStateSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the handlers look: each function returns what is so now, also after a reload."""
+    """Functions by which the handlers read the current state, also after a reload of the configuration."""
 
     retention: Callable[[], RetentionPeriods]
     database: Callable[[], str | None]

@@ -29,7 +29,7 @@ def require_write(caller: Identity, session_id: str | None) -> None:
 def run_caller(caller: Identity, session_id: str) -> Identity:
     """Return the identity of a run that a caller starts. Raises as `require_write`.
 
-    A token is checked here, at the door; its run is the key's, and continues when the token expires.
+    A token is checked only here: the run belongs to the key, and continues when the token expires.
     """
     require_write(caller, session_id)
     return caller if caller.bounds is None else msgspec.structs.replace(caller, bounds=None)

@@ -80,7 +80,7 @@ class ApprovalInboxRepository:
     async def page(
         self, query: InboxQuery, *, after: ApprovalPlace | None = None, limit: int = 100
     ) -> InboxPage:
-        """Return the requests behind a place."""
+        """Return a page of requests after a place, in the order of the query."""
         params = query.params() | {"limit": limit}
         if after is not None:
             params |= {"after_at": after[0], "after_id": after[1]}
@@ -97,7 +97,7 @@ class ApprovalInboxRepository:
         return InboxPage(shown, None if last is None else (last.created_at, last.id))
 
     async def count(self, query: InboxQuery, *, since: float) -> Mapping[str, int]:
-        """Return how many requests of since a time have each status, and how many are pending at all.
+        """Return how many requests since a time have each status, and how many of all are pending.
 
         At most MAX_COUNTED are counted.
         """
@@ -116,7 +116,7 @@ class ApprovalInboxRepository:
         return await self._database.read(job)
 
     async def earlier(self, owner: str) -> Mapping[str, tuple[ApprovalRequest, ApprovalItem]]:
-        """Return by operation what an owner's calls were approved for last, of the last EARLIER ones."""
+        """Return by operation the last approved request of an owner, among the last EARLIER ones."""
         params = {"owner": owner, "limit": EARLIER}
         sql = self._database.statements(InboxStatements).earlier
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
@@ -143,7 +143,7 @@ class ApprovalInboxRepository:
 
 
 def conditions(query: InboxQuery, params: Params) -> list[ColumnElement[bool]]:
-    """Return what a request has to fulfil."""
+    """Return the conditions of a query."""
     wanted: list[ColumnElement[bool]] = []
     if query.status is not None:
         wanted.append(has_status(query.status))

@@ -127,7 +127,7 @@ class ApprovalRepository:
     async def create(self, approval: ApprovalRequest) -> ApprovalRequest:
         """Insert a request and return it, or return the pending one that asks for the same. Raises Conflict.
 
-        The same transaction marks the call as pending, so that after a crash no request is open for a call
+        The same transaction marks the call as pending, so that after a crash no request is pending for a call
         that is over.
         """
         params = to_row(approval)
@@ -190,7 +190,7 @@ class ApprovalRepository:
         return [to_approval(row).as_of(params["now"]) for row in rows]
 
     async def end(self, id: str) -> None:
-        """Let a request expire now, if it is open."""
+        """Make a request expire now, if it is pending or approved."""
         params = {"id": id, "now": self._clock()}
         await self._database.write(lambda connection: connection.execute(self._sql.end, params))
 

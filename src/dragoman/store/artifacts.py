@@ -30,7 +30,7 @@ class ArtifactStatements:
 
 
 class ArtifactRepository:
-    """The artifacts of all owners. An owner can only read his own."""
+    """The artifacts of all owners. Each owner can read only their own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -161,7 +161,7 @@ class CallRepository:
         )
 
     async def record_restart(self, record: CallRecord) -> None:
-        """Record that a call which a crash had cut off runs again. Raises Conflict when it has ended."""
+        """Record that a call which a crash has interrupted runs again. Raises Conflict when it has ended."""
         await self._record_again(record, self._sql.restart, refusal=f"call {record.id!r} has ended")
 
     async def _record_again(self, record: CallRecord, sql: str, *, refusal: str) -> None:
@@ -209,7 +209,7 @@ class CallRepository:
             raise
 
     def _merge_end(self, call_id: str, params: Mapping[str, Any]) -> bool:
-        """Add the end of a call to its start, if that has not gone to the writer: one row is written once."""
+        """Add the end of a call to its start if the writer does not have that yet: one INSERT writes both."""
         if self._unsent_since != self._database.lazy_rounds or not self._database.is_up:
             return False
         start = self._unsent.pop(call_id, None)
@@ -251,7 +251,7 @@ class CallRepository:
         return await self._database.write(job)
 
     def cut_off_job(self, run_id: str, since: float) -> DatabaseJob[None]:
-        """Return the job by which a run's calls that were aborted since a time count as cut off by a crash.
+        """Return a job that marks a run's calls that were aborted since a time as interrupted by a crash.
 
         So they are made again, or asked about, when the run continues at another host.
         """
@@ -333,7 +333,7 @@ def select_calls(names: frozenset[str]) -> Select[Any]:
 
 
 def write_nothing(_: DatabaseConnection) -> None:
-    """Do nothing in a transaction: whoever waits for it waits for what was queued before."""
+    """Do nothing in a transaction. Whoever waits for this job waits for the jobs queued before it."""
 
 
 def select_lines() -> Select[Any]:
@@ -374,8 +374,9 @@ def done_in_answer() -> ColumnElement[bool]:
 
 
 def running_calls(of: Interruptible) -> ColumnElement[bool]:
-    """Return the condition of the calls marked as running: all, those of a host or of a run, or of no host
-    that there is. Those of a hub on SQLite have none: the database was copied from it.
+    """Return the condition of the calls marked as running: all, those of a host or a run, or "absent", those
+    of hosts that the database does not have. Calls without a host are from a hub on SQLite whose database
+    was copied.
     """
     if of == "absent":
         return and_(IS_RUNNING, ~exists().where(hosts.c.id == calls.c.host))

@@ -62,7 +62,7 @@ class DatabaseConnection(Protocol):
     def lock(self, name: str) -> None:
         """Wait until no other transaction has locked this name, and lock it until the end of this one.
 
-        For what no row stands for, such as rows that do not exist yet. Rows are locked by FOR UPDATE. SQLite
+        For what has no row, such as rows that do not exist yet. Rows are locked by FOR UPDATE. SQLite
         has one writer, so both do nothing there.
         """
 
@@ -87,8 +87,8 @@ class BackendConnection(DatabaseConnection, Protocol):
     def begin(self, *, is_group: bool = False) -> None:
         """Begin a transaction; a writing connection takes the write lock immediately, where there is one.
 
-        A transaction `is_group` when it has the work of several callers, who did not agree on an order of
-        locks: it fails soon where it would wait for one. Its jobs then run one by one.
+        A transaction `is_group` if it has the jobs of several callers, which take locks in no common order:
+        it fails soon where it would wait for a lock. Its jobs then run one by one.
         """
 
     def commit(self) -> None:
@@ -226,13 +226,13 @@ class Backend(Compiler, Protocol):
         """Write something that changes nothing. Blocks; StoreError when the database does not take it."""
 
     def connect(self, *, writing: bool) -> BackendConnection:
-        """A new connection; one that is not `writing` refuses to."""
+        """Open a new connection; one that is not `writing` refuses writes."""
 
     def translate_error(self, error: Exception) -> Exception:
-        """What a driver's error means, as one of errors.py; any other error as it is."""
+        """Return the error of errors.py for a driver's error; any other error as it is."""
 
     def outage_scope(self, error: Exception) -> OutageScope | None:
-        """What cannot be done any more after a driver's error or what it was explained as; None: all can."""
+        """Return what fails after a driver's error, or its translation: writes, all, or None for nothing."""
 
     def try_lock(self, name: str) -> AbstractContextManager[object] | None:
         """Lock a name among all processes that use the database, over several transactions; blocks shortly.
@@ -241,7 +241,7 @@ class Backend(Compiler, Protocol):
         """
 
     def release(self) -> None:
-        """Give up what `prepare` took."""
+        """Release the locks that `prepare` took."""
 
 
 # Rows and structs: the fields of a struct are the columns of its table, by name.
@@ -265,7 +265,7 @@ def match_filter(column: Column[Any], names: Container[str]) -> ColumnElement[bo
 def is_due(next_at: Column[float], *, limit: float) -> ColumnElement[bool]:
     """Return the condition that a next attempt is due at the time `now`.
 
-    Also one more than `limit` seconds away, as none is planned: the clock was set back since.
+    Also one that is more than `limit` seconds away: none is planned so late, so the clock was set back.
     """
     earliest: ColumnElement[float] = next_at - literal_column(str(limit))
     return or_(next_at <= bindparam("now"), earliest > bindparam("now"))

@@ -37,7 +37,7 @@ READER_THREADS = 4
 MAX_QUEUED = 10_000
 LAZY_SECONDS = 0.005
 MAX_DEFERRED = 2_000
-RETRY_SECONDS = 1.0  # for which no connection is tried after a refused one, while others are open
+RETRY_SECONDS = 1.0  # after a refused connection, before the next attempt, while others are open
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Database:
         outage: Outage | None = None,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
-        """The backend is prepared, or `outage` says why not; `open` takes care of both."""
+        """For `open`, which prepares the backend; `outage` says why that failed."""
         self._backend = backend
         self._on_error = on_error or log_failure
         self._loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class Database:
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._lazy_writes: list[WriteTask] = []
         self.lazy_rounds = 0
-        """How often the lazy jobs were queued: one that came since can still be changed."""
+        """How often the lazy jobs were queued. A job that was added since can still be changed."""
         self._queued_reads: list[PendingRead] = []
         self._deferred: deque[DatabaseJob[Any]] = deque(maxlen=MAX_DEFERRED)
         self._closed = False
@@ -98,9 +98,9 @@ class Database:
         `on_error` is called for queued jobs that failed; by default they are logged. Raises StoreError when
         the database cannot be used.
 
-        A database that tolerates outages opens even so, unless another hub, another program or a newer
-        version has it. While it is down, at the start or later, it refuses at once, and tries to get up: see
-        `is_up`.
+        A database that tolerates outages opens even then, unless another hub, another program or a newer
+        version uses it. While it is down, at the start or later, it refuses jobs at once, and tries to
+        connect again: see `is_up`.
         """
         try:
             prepare = partial(try_prepare, backend) if tolerate_outages else backend.prepare
@@ -126,7 +126,7 @@ class Database:
             self._monitor.on_recovery.append(callback)
 
     def go_down(self, problem: StoreError) -> None:
-        """Take the database for down, if it tolerates outages, until it can be used again."""
+        """Treat the database as down, if it tolerates outages, until it can be used again."""
         if self._monitor is not None:
             self._monitor.go_down(problem)
 
@@ -181,7 +181,7 @@ class Database:
     ) -> None:
         """Queue a job; jobs are committed in the order of their calls. Raises Unavailable when too many wait.
 
-        `on_failure` hears why when it could not be done, instead of the database's `on_error`. A job
+        `on_failure` is called with the error of a failed job, instead of the database's `on_error`. A job
         `is_lazy` goes to the writer with the next one that does not pass it, at the latest after
         `LAZY_SECONDS`.
         """
@@ -203,7 +203,7 @@ class Database:
         """
         if self._closed or self._monitor is None:
             return
-        if self.is_up:  # again, in the meantime
+        if self.is_up:  # it has come up in the meantime
             self._queue_write(WriteTask(job, None, partial(self._defer_again, job)))
         else:
             self._deferred.append(job)
@@ -255,15 +255,16 @@ class Database:
         """
         if self._closed:
             raise Unavailable("the database is closed")
-        for is_long in (False, True):  # behind the short jobs, then behind the long ones
+        for is_long in (False, True):  # after the short jobs, then after the long ones
             waiting: asyncio.Future[None] = self._loop.create_future()
             self._queue_write(WriteTask(lambda _: None, waiting, self._on_error, is_long))
             await waiting
 
     async def close(self) -> None:
-        """Finish queued jobs, then close all connections. May be called twice."""
+        """Finish queued jobs and queries, then close all connections. May be called twice."""
         if not self._closed:
             self._dispatch_all()
+            self._dispatch_reads()
             self._closed = True
             await asyncio.to_thread(self._close_all)
 
@@ -302,7 +303,7 @@ class Database:
         self._dispatch_writes()
 
     def _dispatch_writes(self) -> None:
-        """Hand the writer all writes of this iteration of the loop: waking a thread costs more than one."""
+        """Hand the writer all writes of this loop iteration: waking the thread costs more than a write."""
         self._is_dispatching = False
         tasks, self._queued_writes = self._queued_writes, []
         if tasks:
@@ -326,6 +327,8 @@ class Database:
     def _dispatch_reads(self) -> None:
         """Hand a reader all queries of this iteration of the loop."""
         reads, self._queued_reads = self._queued_reads, []
+        if not reads:
+            return
         try:
             self._reader_pool.submit(self._run_reads, reads)
         except RuntimeError:

@@ -65,7 +65,7 @@ class MasterKey:
         return cls(raw)
 
     def to_text(self) -> str:
-        """Return the key in base64, to be written to its file or variable only."""
+        """Return the key in base64. Write it only to its file or variable."""
         return base64.b64encode(self._raw).decode()
 
     def encrypt(self, name: str, value: str) -> EncryptedValue:
@@ -106,9 +106,9 @@ class MasterKey:
 
 
 class FolderKey:
-    """The key of a data folder, in a file of it for its user only. It is made when it is first needed.
+    """The key of a data folder, in a file there that only its user can read. It is made when first needed.
 
-    It encrypts what is stored without a master key at hand. Copies of the database do not reveal that; a copy
+    It encrypts what is stored without a master key. A copy of the database does not reveal that; a copy
     of the whole folder does.
     """
 

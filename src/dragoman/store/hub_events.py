@@ -1,9 +1,9 @@
 """Events of sessions and hosts in the database: what clients follow, and what the audit log shows.
 
-An event is written in the transaction of what it tells of, so that neither is there without the other. It is
-read by its position. Ids alone are not in the order of commits where several hosts write to one Postgres: a
-reader would pass over a row that is committed after a later one. There a position begins with the id of the
-transaction, and rows are read once no earlier transaction is under way.
+An event is written in the transaction of the change that it reports, so that neither exists without the
+other. It is read by its position. Where several hosts write to one Postgres, ids are not in the order of
+commits: a reader would miss a row that is committed after one with a higher id. There a position begins with
+the id of the transaction, and rows are read once no earlier transaction is open.
 """
 
 from __future__ import annotations
@@ -191,14 +191,14 @@ class HubEventRepository:
     async def list(
         self, after: EventPosition, *, session_id: str | None = None, limit: int = PAGE
     ) -> EventPage:
-        """Return the first events behind a position, of all sessions or of one."""
+        """Return the first events after a position, of all sessions or of one."""
         params = {"after_xid": after.xid, "after_id": after.id, "limit": limit}
         if session_id is None:
             return await self._read(self._sql.list, params)
         return await self._read(self._sql.list_session, params | {"session_id": session_id})
 
     async def list_few(self, after: EventPosition) -> EventPage:
-        """Return the first events behind a position, at most `FEW`; on SQLite without another thread."""
+        """Return the first events after a position, at most `FEW`; on SQLite in the event loop's thread."""
         params = {"after_xid": after.xid, "after_id": after.id, "limit": FEW}
         rows = await self._database.read_by_key(
             lambda connection: connection.fetch_all(self._sql.list, params)
@@ -210,7 +210,7 @@ class HubEventRepository:
         return await self._position(self._sql.newest)
 
     async def first_position(self) -> EventPosition:
-        """Return the position of the first event that is still there."""
+        """Return the position of the oldest event that is stored."""
         return await self._position(self._sql.oldest)
 
     async def audit(
@@ -224,11 +224,11 @@ class HubEventRepository:
         return (await self._read(self._sql.audit_before, params)).events
 
     async def adopt(self) -> None:
-        """Let events that were copied from another Postgres server come before those of this one."""
+        """Give events that were copied from another Postgres server positions before those of this one."""
         await self._database.write(lambda connection: connection.execute(self._sql.adopt, {}))
 
     async def purge(self, *, cutoff: float = 0.0, max_rows: int | None = None) -> int:
-        """Delete the first events: those of before `cutoff`, and what exceeds `max_rows`. Return how many.
+        """Delete the oldest events: those before `cutoff`, and those above `max_rows`. Return how many.
 
         In transactions of at most PURGED_ROWS rows.
         """
@@ -245,7 +245,7 @@ class HubEventRepository:
             until = 0
             for id, created_at in connection.fetch_all(self._sql.list_ages, {"limit": PURGED_ROWS}):
                 if id == last or (created_at >= cutoff and id > surplus_until):
-                    break  # SQLite would give the last id again
+                    break  # SQLite would use the last id again
                 until = id
             return connection.execute(self._sql.delete_until, {"until": until}) if until else 0
 
@@ -254,7 +254,7 @@ class HubEventRepository:
     def delete_of_session(self, connection: DatabaseConnection, session_id: str) -> None:
         """In a job: delete the events of a session, but the one of its deletion.
 
-        The last event of all stays, too: its id would be given again.
+        The last event of all stays, too: SQLite would use its id again.
         """
         connection.execute(self._sql.delete_session, {"session_id": session_id})
         self.delete_old_deletions(connection, session_id)

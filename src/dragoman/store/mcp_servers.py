@@ -51,8 +51,8 @@ class McpServerStatements:
 class McpServerRepository:
     """All servers added at run time. Their configurations are encrypted.
 
-    The key is that of the data folder; where hosts share a database, each with a folder of its own, it is the
-    master key if there is one.
+    The key is that of the data folder; where hosts with folders of their own share a database, it is the
+    master key, if there is one.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class McpServerRepository:
 def reencrypt_servers(
     connection: DatabaseConnection, sql: McpServerStatements, *, old: MasterKey, new: MasterKey
 ) -> None:
-    """Encrypt with a new master key, within a transaction, the configurations that the old one encrypts."""
+    """In a job: encrypt with a new master key the configurations that the old one has encrypted."""
     for record in (to_struct(McpServerRecord, row) for row in connection.fetch_all(sql.list, {})):
         if not record.body.startswith(ENCRYPTED_PREFIX):
             continue
@@ -295,7 +295,7 @@ class DefinitionPinRepository:
         self._note_change()
 
     async def put_first(self, server: str, pins: Sequence[DefinitionPin]) -> None:
-        """Pin the first definitions of a server. Does nothing when it has pins already, of another host."""
+        """Pin the first definitions of a server. Does nothing when it has pins, such as another host's."""
 
         def job(connection: DatabaseConnection) -> None:
             connection.lock(f"definitions of {server}")

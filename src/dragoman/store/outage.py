@@ -1,4 +1,4 @@
-"""Database outages: while the database is down, requests fail immediately and it is retried."""
+"""Database outages: while the database is down, requests fail at once, and the hub tries to connect again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OutageMonitor:
         self._retry_delay = FIRST_DELAY
         self._up_since = self._loop.time()
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dragoman-rouse")
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dragoman-reconnect")
         if outage is not None:
             self._go_down(outage)
 
@@ -84,7 +84,7 @@ class OutageMonitor:
                 self._go_down(Outage(problem, readable=reach == "writing"))
 
     def go_down(self, problem: DragomanError) -> None:
-        """Take the database for down, whatever its jobs and queries say, until a retry succeeds."""
+        """Treat the database as down, whatever its jobs and queries return, until a retry succeeds."""
         self._go_down(Outage(problem, readable=False))
 
     def close(self) -> None:

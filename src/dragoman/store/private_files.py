@@ -17,9 +17,9 @@ OWN_FILES = ("hub.db", "hub.db-*", "hub.lock", "keys.cache*", "usage.spool*", "*
 
 
 def make_private_folder(folder: Path) -> None:
-    """Create a data folder for this user only, or take the permissions of others from one that exists.
+    """Create a data folder for this user only, or remove the permissions of others from one that exists.
 
-    What cannot be changed, because it belongs to somebody else, is logged and left.
+    Files that cannot be changed, because they belong to somebody else, are logged and left as they are.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
     paths = [folder, *(path for pattern in OWN_FILES for path in folder.glob(pattern))]
@@ -30,7 +30,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def make_database_folder(file: Path) -> None:
-    """Create the folder of a database, for this user only; take permissions from an existing data folder.
+    """Create the folder of a database for this user only; make an existing data folder private.
 
     A file of another name than `hub.db` may be in any folder, which keeps its permissions.
     """
@@ -59,5 +59,5 @@ def make_private(path: Path) -> bool:
 
 
 def set_private_umask() -> None:
-    """Let this process create files for its own user only."""
+    """Make this process create files for its own user only."""
     os.umask(os.umask(PRIVATE_UMASK) | PRIVATE_UMASK)

@@ -1,6 +1,6 @@
 """Where the states of A2A tasks are posted to, in the database.
 
-What a receiver wants in its headers is secret: the whole configuration is encrypted, with the key of the data
+The headers of a receiver may be secret, so the whole configuration is encrypted, with the key of the data
 folder or, where hosts share a database, with the master key.
 """
 
@@ -37,8 +37,8 @@ LEASE = 60.0  # seconds for which one host has a delivery
 class PushConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One receiver of a task's states. `body` is its address and headers as JSON, encrypted in the database.
 
-    The end of each run of the task is posted; `delivered` is when the last one began whose end was, or was
-    given up. `error` says why, `attempts` counts failures in a row, and `next_at` is when to try again.
+    The end of each run of the task is posted; `delivered` is when the last run began whose end was posted or
+    given up. `error` is the last failure, `attempts` counts failures in a row, `next_at` is the next attempt.
     """
 
     task_id: str
@@ -59,7 +59,7 @@ class PushConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DueDelivery(msgspec.Struct, frozen=True):
-    """A state to post: of which configuration, and when the run began whose end it is."""
+    """A state to post: its receiver, and the run that has ended with the time when it began."""
 
     config: PushConfig
     run_id: str
@@ -167,9 +167,9 @@ class PushConfigRepository:
     async def take_due(
         self, *, limit: int = 50, per_owner: int = 50, admits: Callable[[str], bool] = lambda _: True
     ) -> Sequence[DueDelivery]:
-        """Return what is to be posted now, of all owners in turn that `admits` returns True for.
+        """Return what is to be posted now, of all owners in turn for whom `admits` returns True.
 
-        Of several hosts one gets it, for `LEASE` seconds. What this host cannot decrypt is left to others.
+        Each delivery is leased to one host for `LEASE` seconds. What a host cannot decrypt is left to others.
         """
         now = self._clock()
         params = {"now": now, "limit": limit, "per_owner": per_owner}
@@ -196,7 +196,7 @@ class PushConfigRepository:
         return await self._database.write(lambda connection: connection.execute(self._sql.take, params) > 0)
 
     async def settle(self, config: PushConfig) -> None:
-        """Write what became of a delivery: `delivered`, `attempts`, `next_at` and `error`."""
+        """Write the outcome of a delivery: `delivered`, `attempts`, `next_at` and `error`."""
         params = {
             "of": config.task_id,
             "config_id": config.id,
@@ -226,7 +226,7 @@ class PushConfigRepository:
 def reencrypt_push_configs(
     connection: DatabaseConnection, sql: PushConfigStatements, *, old: MasterKey, new: MasterKey
 ) -> None:
-    """Encrypt with a new master key, within a transaction, the configurations that the old one encrypts."""
+    """In a job: encrypt with a new master key the configurations that the old one has encrypted."""
     for config in (to_struct(PushConfig, row) for row in connection.fetch_all(sql.list_all, {})):
         encrypted = msgspec.json.decode(config.body, type=EncryptedValue)
         if encrypted.key_id != old.fingerprint:

@@ -1,6 +1,6 @@
 """Responses of the Responses API in the database: what clients refer to by response and item ids.
 
-A response stores the items that its own request added, and its answer; what was before is found by way of
+A response stores the items that its own request added, and its answer; earlier items are found through
 `previous_id`. A response of one owner is not found by another.
 """
 
@@ -339,10 +339,10 @@ class ResponseRepository:
         return await self._database.write(job)
 
     async def touch(self, id: str, *, owner: str, events: Mapping[str, Any] | None = None) -> bool:
-        """Say that an active response is still being made, and add events of it.
+        """Record that an active response is still being made, and add events of it.
 
-        They replace those from their first number on: of a write that did not end, and may have taken effect.
-        Return whether it continues: False once it was cancelled, deleted or taken for dead.
+        They replace stored events from their first number on: a write that failed may have stored them.
+        Return whether it continues: False once it was cancelled or deleted, or counts as failed.
         """
         sql, params = self._sql, {"id": id, "owner": owner}
 

@@ -1,7 +1,7 @@
 """Retention: deletes rows that are older than their table's period, and that no run needs any more.
 
 A reader finds the rows, a few of each owner at a time, by the index on owner and time. The writer deletes
-them in transactions of a few milliseconds, and checks each row again: what a run has taken up since stays.
+them in transactions of a few milliseconds, and checks each row again: rows that a run uses by then stay.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ PAUSE_SECONDS = 0.005  # between two transactions
 ROWS_PER_DELETE = 20  # rows of a session that are looked up, or messages that are deleted, at once
 PURGE_LOCK = "retention"
 EVENTS = "events"
-LAST_EVENT: ColumnElement[int] = literal_column(
-    "(SELECT max(id) FROM hub_events)"
-)  # its id is not given again
+# The last event is kept, because SQLite would use its id again.
+LAST_EVENT: ColumnElement[int] = literal_column("(SELECT max(id) FROM hub_events)")
 
 
 class RetentionRule(NamedTuple):
@@ -170,13 +169,13 @@ class RuleSQL:
 
     @cached_property
     def next_owner(self) -> str:
-        """The owner behind another one."""
+        """The query for the owner after another one."""
         owner = self._rule.table.c.owner
         return self._compiler.compile(select(func.min(owner)).where(owner > bindparam("after")))
 
     @cached_property
     def find(self) -> str:
-        """The expired rows of an owner, behind a place."""
+        """The query for the expired rows of an owner, after a place."""
         age, id, owner = self._rule.time, self._rule.table.c.id, self._rule.table.c.owner
         place = tuple_(age, id) > tuple_(bindparam("after"), bindparam("after_id"))
         found = select(age, id).where(owner == bindparam("owner"), self._old, place, self._rule.is_expired)
@@ -185,13 +184,13 @@ class RuleSQL:
 
     @cached_property
     def count(self) -> str:
-        """How many rows are expired."""
+        """The query for the number of expired rows."""
         counted = select(func.count()).select_from(self._rule.table).where(self._old, self._rule.is_expired)
         return self._compiler.compile(counted)
 
     @cached_property
     def delete(self) -> str:
-        """Delete a row, if it is expired."""
+        """The statement that deletes a row if it is expired."""
         table = self._rule.table
         expired = table.c.id == bindparam("id"), self._old, self._rule.is_expired
         return self._compiler.compile(delete(table).where(*expired))
@@ -230,15 +229,15 @@ class RetentionStatements:
 
     @cached_property
     def related(self) -> Sequence[tuple[str, str]]:
-        """What finds and what deletes rows of a session, for each of RELATED but messages."""
+        """For each of RELATED but messages, the query for rows of a session, and what deletes one."""
         others = [table for table in RELATED if table is not messages]
         return [(self._find_related(table), self._delete_related(table)) for table in others]
 
     @cached_property
     def find_messages(self) -> str:
-        """What finds the first and the last position of a session's next messages.
+        """The query for the first and the last position of a session's next messages.
 
-        In the order of their index: Postgres would else look up all of them for some, each time.
+        In the order of their index: otherwise Postgres would look up all of them each time.
         """
         position = messages.c.position
         zero: ColumnElement[int] = literal_column("0")
@@ -250,7 +249,7 @@ class RetentionStatements:
 
     @cached_property
     def delete_messages(self) -> str:
-        """What deletes the messages of a session between two positions."""
+        """The statement that deletes the messages of a session between two positions."""
         position = messages.c.position
         this = messages.c.session_id == bindparam("session_id")
         within = position >= bindparam("first"), position <= bindparam("last")
@@ -258,7 +257,7 @@ class RetentionStatements:
 
     def _find_related(self, table: Table) -> str:
         found = select(table.c.id).where(table.c.session_id == bindparam("session_id"))
-        if table is hub_events:  # what tells that it was deleted stays
+        if table is hub_events:  # the event of its deletion stays
             deleted: ColumnElement[str] = literal_column(f"'{SESSION_DELETED}'")
             found = found.where(table.c.id < LAST_EVENT, table.c.name != deleted)
         limit: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
@@ -309,7 +308,7 @@ class Retention:
     async def purge(self, periods: RetentionPeriods) -> Mapping[str, int]:
         """Delete expired rows; return how many of each table. StoreError, Unavailable.
 
-        While another host is at it, this does nothing.
+        Does nothing while another host is purging.
         """
         counts: dict[str, int] = {}
         async with self._database.try_lock(PURGE_LOCK) as is_alone:
@@ -367,7 +366,7 @@ class Retention:
         return deleted
 
     async def _hide_imports(self) -> None:
-        """Hide sessions whose import has not ended: their process has."""
+        """Hide sessions whose import has not ended, because its process has."""
         stale = {"cutoff": self._clock() - IMPORT_SECONDS}
         if await self._database.read(lambda connection: connection.fetch_one(self._sql.find_import, stale)):
             await self._submit(lambda connection: connection.execute(self._sql.hide_imports, stale))
@@ -385,7 +384,7 @@ class Retention:
         return [row[0] for row in rows]
 
     def hide(self, connection: DatabaseConnection, id: str) -> None:
-        """In a job: make a session nobody's, so that it is deleted, by `delete_hidden` or the next purge."""
+        """In a job: take a session from its owner, so that `delete_hidden` or the next purge deletes it."""
         connection.execute(self._sql.hide_always, {"id": id})
 
     def hide_unused(self, connection: DatabaseConnection, ids: Sequence[str]) -> Sequence[str]:
@@ -403,9 +402,9 @@ class Retention:
         return await self._database.read(lambda connection: connection.fetch_one(sql, {"id": id}) is not None)
 
     async def delete_hidden(self, id: str) -> None:
-        """Delete a session that is nobody's, with all that is its own, in small transactions.
+        """Delete a hidden session with its rows, in small transactions.
 
-        Usage records stay, and messages that forks share. What was kept for it alone is deleted as well.
+        Usage records stay, and messages that forks share. Ancestors that only it needed are deleted as well.
         """
         waiting = [id]
         while waiting:
@@ -454,7 +453,7 @@ class Retention:
         return True
 
     async def _submit(self, job: DatabaseJob[Any]) -> Any:
-        """Run a job behind those of runs, and leave them a pause after it."""
+        """Run a job after those of runs, and leave them a pause after it."""
         result = await self._database.submit(job, is_long=True)
         await asyncio.sleep(PAUSE_SECONDS)
         return result

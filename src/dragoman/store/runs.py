@@ -49,8 +49,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A run, active or ended. `message_id` is the assistant message; `cost` is in US dollars.
 
     `key_id` is the key that it runs for, `tools` are those of the front end. `crashes` counts the crashes
-    in a row that it made no progress between; None for a run of an earlier version. `settled_parts` is how
-    many parts of its message were complete when it began, or last went on after a crash. `host` is the host
+    without progress in between; None for a run of an earlier version. `settled_parts` is how
+    many parts of its message were complete when it began, or last continued after a crash. `host` is the host
     that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
     One in the `background` continues without followers; its end is posted to the URL `webhook`. `door` is the
     endpoint that it was requested at, as the repository records it. A conversation of more than
@@ -179,7 +179,7 @@ class RunRepository:
         self.note_created()
 
     def note_created(self) -> None:
-        """Let those who follow events look for those of a new run."""
+        """Make followers of events read those of a new run."""
         self._events.on_stored()
 
     def submit_create(
@@ -192,7 +192,7 @@ class RunRepository:
         drop_from: int | str | None = None,
         extra_job: DatabaseJob[None] | None = None,
     ) -> asyncio.Future[None]:
-        """Do what `create` does; return what is done once it is stored. Call `note_created` then."""
+        """Do what `create` does; return a future that is done once it is stored. Call `note_created` then."""
         run = replace(run, door=run.door or door.get())
         started = run_started(run, user=user)
 
@@ -248,7 +248,7 @@ class RunRepository:
 
         Nothing is written of a run that had ended before, since a later run may have continued its message,
         or that is no longer in this `epoch`. While the database is down this raises, and is written once it
-        is up again, without the `last_job`, which is run behind all else in the transaction.
+        is up again, without the `last_job`, which is run after all else in the transaction.
         """
         params = run_params(ending) | {"id": id}
         if epoch is not None:
@@ -261,7 +261,7 @@ class RunRepository:
                 return False
             if extra_job is not None:
                 extra_job(connection)
-            self._tell_end(connection, id, ended=EndedRun(*row), ending=ending)
+            self._insert_end(connection, id, ended=EndedRun(*row), ending=ending)
             if last_job is not None:
                 last_job(connection)
             return True
@@ -276,7 +276,7 @@ class RunRepository:
         self._events.on_stored()
         return has_ended
 
-    def _tell_end(
+    def _insert_end(
         self, connection: DatabaseConnection, id: str, *, ended: EndedRun, ending: RunEnding
     ) -> None:
         self._events.insert(connection, run_ended(id, ended, ending=ending))
@@ -359,10 +359,10 @@ class RunRepository:
     async def move(
         self, run: RunRecord, *, to: str | None, extra_job: DatabaseJob[None] | None = None
     ) -> RunRecord | None:
-        """Give a run to another host, or with None to whichever takes it next; return its new record.
+        """Assign a run to another host, or with None to whichever takes it next; return its new record.
 
         `extra_job` is run in the same transaction. None when the run has ended, or has been moved since `run`
-        was read: of several hosts one gets it.
+        was read: only one of several hosts gets it.
         """
         epoch = run.epoch or 1
         params = {"id": run.id, "at_epoch": epoch, "host": to}
@@ -376,7 +376,7 @@ class RunRepository:
         return replace(run, host=to, epoch=epoch + 1) if await self._database.write(job) else None
 
     def release_job(self, run: RunRecord) -> DatabaseJob[None]:
-        """Return a job that gives a run, which was inserted before it in its transaction, to no host."""
+        """Return a job that releases a run from its host, after it was inserted in the same transaction."""
         params = {"id": run.id, "at_epoch": run.epoch or 1, "host": None}
 
         def job(connection: DatabaseConnection) -> None:
@@ -403,7 +403,7 @@ class RunRepository:
         if stored is not None and session is not None:
             require_unchanged_owner(session, stored)
             # Each run touches its session. One of another host may have begun, and ended, since `session` was
-            # read: this run would go on from messages that are no longer the last.
+            # read: this run would continue from messages that are no longer the last.
             if self._host_id is not None and stored.updated_at != session.updated_at:
                 raise RunActive(run.session_id, "unknown")
         began_at = run.started_at if stored is None else stored.change_time(run.started_at)
@@ -416,7 +416,7 @@ class RunRepository:
     def _insert_session(
         self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None
     ) -> bool:
-        """Insert the session as its first run touches it; False if it is there. Raises NotFound without."""
+        """Insert the session as its first run leaves it; False if it exists. NotFound without one."""
         if session is None:
             raise NotFound(f"there is no session {run.session_id!r}")
         return self._sessions.insert(connection, replace(session, updated_at=run.started_at))

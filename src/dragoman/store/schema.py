@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEAD = "0037"
 COPYING = "copying "
-"""Before the revision of a database into which a copy is not finished: no hub uses it, also no older one."""
+"""Precedes the revision of a database into which a copy is not finished, so that no hub uses it."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "alembic_version"
 CREATE_VERSION_TABLE = """
@@ -77,7 +77,7 @@ def current_revision(connection: sqlite3.Connection) -> str | None:
 
 
 def needs_migration(connection: sqlite3.Connection) -> bool:
-    """Whether the database has tables of another revision than HEAD."""
+    """Return whether the database has tables of another revision than HEAD."""
     return current_revision(connection) not in (None, HEAD)
 
 
@@ -130,7 +130,7 @@ def run_migrations(connection: Connection) -> None:
 
 
 def is_known_revision(revision: str) -> bool:
-    """Whether a revision is one that this version can migrate from."""
+    """Return whether this version can migrate from a revision."""
     from alembic.script import ScriptDirectory  # late: as above
 
     scripts = ScriptDirectory.from_config(migration_config())

@@ -104,8 +104,8 @@ class SecretRepository:
     async def rotate(self, new_key: MasterKey) -> int:
         """Encrypt all secrets with a new master key; return how many. All or none change.
 
-        So are the vaults of teams and, if hosts have encrypted them with the old one, the configurations of
-        MCP servers and push notifications, and the secrets of triggers.
+        The vaults of teams are encrypted again too and, if the old key was used for them, the configurations
+        of MCP servers and push notifications, and the secrets of triggers.
         """
         old = self._require_key()
 
@@ -122,7 +122,7 @@ class SecretRepository:
         hooks = self._database.statements(TriggerStatements)
 
         def job(connection: DatabaseConnection) -> int:
-            # so that a secret that is set meanwhile is not overwritten by its old value
+            # Without the lock, a secret that is set meanwhile could be overwritten by its old value.
             connection.lock(SECRETS_LOCK)
             rows = [resealed(row) for row in connection.fetch_all(self._sql.select_all, {})]
             connection.execute_many(self._sql.update_encrypted, rows)

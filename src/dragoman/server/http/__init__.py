@@ -1,1 +1,1 @@
-"""What all endpoints stand on: HTTP and WebSocket protocols, listeners, limits, CORS and query parameters."""
+"""What all endpoints share: HTTP and WebSocket protocols, listeners, limits, CORS and query parameters."""

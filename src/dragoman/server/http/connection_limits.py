@@ -1,7 +1,7 @@
 """Limits of client connections: how many there may be, and how long each may take before it has a request.
 
 They hold before anything is known about a client, so they cost a connection as little as possible: one timer
-checks the deadlines of all connections, and a connection only stores when its deadline is.
+checks the deadlines of all connections, and a connection only stores its own deadline.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class ConnectionTable:
         # Not all that wait: a few at a time leave the younger ones a chance to send their requests.
         count = min(EVICTED_AT_ONCE, max(1, len(waiting) // 4))
         for connection in heapq.nsmallest(count, waiting, key=lambda each: each.waiting_since or 0.0):
-            self.log.add("others needed the room of connections without a request", connection.address)
+            self.log.add("closed while it had no request, to make room for others", connection.address)
             self.remove(connection)
             connection.evict()
         return bool(waiting)

@@ -27,8 +27,8 @@ class CorsHeaders:
     """Adds CORS headers to responses, and logs the first request of each origin that is not allowed.
 
     `exposed` are the headers that pages of other origins may read, as one text; None: no page of another
-    origin is allowed, and nothing is added. Paths in `separate` have headers of their own and pass the
-    middleware.
+    origin is allowed, and nothing is added. Paths in `separate` do not take headers from the scope, so their
+    responses pass Starlette's middleware.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An HTTP endpoint: authentication, one handler a method, and errors as JSON."""
+"""An HTTP endpoint: authentication, one handler per method, and errors as JSON."""
 
 from __future__ import annotations
 

@@ -19,9 +19,8 @@ from dragoman.spokes.hub.settings import SpokeSettings
 
 BACKLOG = 2048
 MAX_UNSENT = 131_072  # bytes
-WEBSOCKET_MESSAGE = (
-    2 * SpokeSettings().message
-)  # bytes; below, an answer of a spoke that is too large fails alone
+# In bytes. Twice a spoke's limit, so that an answer somewhat above that fails alone, not with its connection.
+WEBSOCKET_MESSAGE = 2 * SpokeSettings().message
 PING_INTERVAL, PING_TIMEOUT = 20.0, 20.0  # seconds; a WebSocket that answers no ping is closed
 SHUTDOWN_TIMEOUT = 5  # seconds for open responses to end after all runs are closed
 
@@ -30,11 +29,11 @@ def bind_listener(host: str, port: int) -> socket.socket:
     """Open a socket that listens at this address. ConfigError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError:
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError):  # UnicodeError: a name that DNS cannot have
         raise ConfigError(
             f"{host!r} is not an address of this machine", hint="use 127.0.0.1, or 0.0.0.0 for all"
         ) from None
-    listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     limit_unsent(listener)
     try:
@@ -49,7 +48,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
 def limit_unsent(listener: socket.socket) -> None:
     """Limit what the system queues for each connection behind what is in flight.
 
-    By default these are megabytes, by which an answer would be ahead of its reader. Unlike a small send
+    By default it queues megabytes, so an answer would be written far ahead of its reader. Unlike a small send
     buffer, this does not limit the throughput of a distant reader.
     """
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
@@ -107,7 +106,7 @@ def build_server(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
 
 
 async def keep_date(server: uvicorn.Server) -> None:
-    """Keep the `date` of responses, until cancelled: uvicorn's own loop wakes ten times a second."""
+    """Keep the `date` header up to date, until cancelled: uvicorn's own loop wakes ten times a second."""
     while True:
         await server.on_tick(0)
         await asyncio.sleep(1.0)

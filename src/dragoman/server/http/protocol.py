@@ -27,8 +27,8 @@ from dragoman.server.http.response_cycle import (
 from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
 
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
-MAX_READ_AHEAD = 4  # of these, before no more is read: then nobody notices that the client has gone
-LINGER_SECONDS = 1.0  # for a refused client to read why
+MAX_READ_AHEAD = 4  # of these; with more, reading pauses, and a disconnect of the client is noticed late
+LINGER_SECONDS = 1.0  # that a refused client has to read why
 LINGER_BYTES = 1_000_000  # that a refused client may still send; then nothing more is read
 MAX_REFUSED = 256  # refused connections that are told why; more are closed at once
 
@@ -145,14 +145,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """See uvicorn: a refused client is not waited for."""
+        """See uvicorn. Does not wait for a refused client."""
         if self._phase == "closing" and self._answering is None:
             self._check_unsent(self.loop.time())
         else:
             super().shutdown()
 
     def _close(self) -> None:
-        """Close when everything is sent; a client that reads nothing is not waited for."""
+        """Close when everything is sent, or the client reads nothing for `body_timeout`."""
         self._phase = "closing"
         self._unsent = self.transport.get_write_buffer_size()
         self.deadline = self.loop.time() + (self._limits.body_timeout if self._unsent else LINGER_SECONDS)
@@ -284,7 +284,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.deadline = self.loop.time() + self._limits.body_timeout
 
     def _start_request(self, *, keep_alive: bool) -> None:
-        """Call the app for the request, or let it wait for the response before its own."""
+        """Call the app for the request, or queue it behind the responses to the requests before it."""
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope = self.scope

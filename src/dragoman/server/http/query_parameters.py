@@ -1,4 +1,4 @@
-"""Query parameters and field names as several endpoints write them."""
+"""Query parameters and field names that several endpoints share."""
 
 from __future__ import annotations
 

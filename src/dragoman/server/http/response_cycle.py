@@ -1,5 +1,5 @@
-"""What sends a response: uvicorn's cycle, for HTTP/1.0 clients too and with less work, and a transport that
-joins writes.
+"""Sends responses: uvicorn's cycle, for HTTP/1.0 clients too and with less work, and a transport that joins
+writes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINE_END = b"\r\n"
 class CorkedTransport:
     """A transport that collects writes and sends them at the end of the loop iteration.
 
-    Each write is a system call, and those are expensive: head and body leave together.
+    Each write is a system call, and those are expensive: head and body are sent together.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -42,7 +42,7 @@ class CorkedTransport:
         self._buffer.append(data)
 
     def write_through(self, data: bytes) -> None:
-        """Write at once what is written alone in this iteration."""
+        """Write at once, unless other writes of this iteration are waiting."""
         if self._buffer or self.is_closing():
             self.write(data)
         else:
@@ -68,7 +68,7 @@ class CorkedTransport:
 
 
 class LeanFlowControl(FlowControl):
-    """uvicorn's, with a flag for its event: that takes 0.8 KiB of each connection."""
+    """uvicorn's, with a `Flag` in place of an `asyncio.Event`, which takes 0.8 KiB per connection."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -86,7 +86,7 @@ class ResponseCycle(RequestResponseCycle, DisconnectSource):
     """
 
     async def receive(self) -> Any:
-        """See ASGI; as uvicorn does, without a coroutine to wait for what is there."""
+        """See ASGI; as uvicorn does, but without another coroutine when something has arrived."""
         if not self.waiting_for_100_continue and cast(Flag, self.message_event).take():
             self.flow.resume_reading()
             if self.disconnected or self.response_complete:
@@ -103,7 +103,7 @@ class ResponseCycle(RequestResponseCycle, DisconnectSource):
             return False
         if self.more_body or self.disconnected or self.response_complete or event.is_set():
             return False
-        self.flow.resume_reading()  # else a closed connection is not noticed
+        self.flow.resume_reading()  # otherwise a closed connection is not noticed
         event.on_set = partial(self._call_if_disconnected, callback)
         return True
 
@@ -228,6 +228,6 @@ class ResponseCycle(RequestResponseCycle, DisconnectSource):
 
 
 def cycle_of(send: Callable[..., object]) -> ResponseCycle | None:
-    """Return the cycle whose method `send` is; None when it is another one, which may change what is sent."""
+    """Return the cycle whose method `send` is; None for another callable, which may change what is sent."""
     cycle = getattr(send, "__self__", None)
     return cycle if isinstance(cycle, ResponseCycle) else None

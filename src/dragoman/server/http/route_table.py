@@ -1,6 +1,6 @@
-"""Which endpoint answers a path: a look-up for paths without parameters, patterns for the others.
+"""Which endpoint answers a path: a dict for paths without parameters, patterns for the others.
 
-A router tries its patterns one after the other, and the hub has some hundred. So the patterns are grouped by
+A router tries its patterns one after the other, and the hub has about a hundred. So they are grouped by
 the beginning of the path, and those of one group are tried in their order.
 """
 
@@ -17,7 +17,7 @@ PREFIX_SEGMENTS = 2  # such as /api/sessions
 
 
 class RouteTable:
-    """An ASGI app for HTTP requests that passes each one to the endpoint of its path; 404 without one.
+    """An ASGI app for HTTP requests that passes each one to the endpoint of its path, or answers 404.
 
     `endpoints` are by path; where several patterns match a path, the first one counts.
     """
@@ -37,7 +37,7 @@ class RouteTable:
         return endpoint(scope, receive, send)
 
     def _router(self, prefix: str) -> Router:
-        """Return the router of the paths that begin so. Its patterns are compiled when it is first used."""
+        """Return the router of the paths with this prefix. It is built when it is first used."""
         group = prefix if prefix in self._prefixes else ""
         router = self._routers.get(group)
         if router is None:

@@ -20,7 +20,7 @@ OPTIONS_BY_PATH: Mapping[bytes, Mapping[str, Any]] = {
     b"/v1/responses": {"ws_per_message_deflate": True},  # it costs each one memory
     b"/api/spoke": {"ws_ping_interval": None},  # its protocol has its own heartbeat
 }
-"""What differs from the server's settings."""
+"""By path: what differs from the server's settings."""
 INVALID_DATA = 1007  # a close code of RFC 6455
 FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
 LINGER_SECONDS = 1.0  # for a client to read why it is disconnected
@@ -46,7 +46,7 @@ class UpgradedConnection:
         self._transport.abort()
 
     def leave_table(self) -> None:
-        """Make room for another connection: this one is closed."""
+        """Remove this connection, which is closed, from the table."""
         self._table.remove(self)
 
 
@@ -81,7 +81,7 @@ class MessageQueue:
 
 
 class WritableFlag:
-    """Whether the transport takes more: what uvicorn uses of `asyncio.Event`."""
+    """Whether the transport can take more data: what uvicorn uses of `asyncio.Event`."""
 
     __slots__ = ("_event",)
 
@@ -203,7 +203,7 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def keepalive_timeout(self) -> None:
-        """See uvicorn. While the application does not read, the pong may be in what was not read."""
+        """See uvicorn. While the application does not read, the pong may be among the data not yet read."""
         if self.read_paused:
             self.stop_keepalive()
             self.schedule_ping()

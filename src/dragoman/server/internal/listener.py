@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.listener import bind_listener, build_server, keep_date, listener_url
 
-OUTSIDE = ("192.0.2.1", 9)  # of RFC 5737: nothing is sent there
+OUTSIDE = ("192.0.2.1", 9)  # an address for documentation (RFC 5737); nothing is sent there
 CONNECTIONS = 4_096
 LIMITS = ConnectionLimits(connections=CONNECTIONS, per_address=CONNECTIONS, idle_timeout=75.0)
 UNACKNOWLEDGED = 15.0  # seconds after which a host whose packets do not arrive counts as disconnected
@@ -41,9 +41,9 @@ async def open_internal_listener(app: ASGIApp, listen: str, *, url: str | None) 
 
 
 def limit_unacknowledged(listener: socket.socket) -> None:
-    """Reset a connection whose other end is cut off: a streamed response has a line every few seconds.
+    """Reset a connection whose other end is unreachable: a streamed response has a line every few seconds.
 
-    By default the system tries for a quarter of an hour, while a call goes on that its caller has given
+    By default the system tries for a quarter of an hour; meanwhile a call continues that its caller has given
     up, and a run counts as followed.
     """
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted sockets inherit it

@@ -1,6 +1,6 @@
-"""Operations of this host's spokes for other hosts: their list, and calls that those have allowed.
+"""Operations of this host's spokes for other hosts: their list, and calls that those hosts have allowed.
 
-A call is accepted first and begun by a second request: a host that was not reached has begun nothing.
+A call is accepted first and begun by a second request: if that does not arrive, nothing has begun.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SpokeOperationList:
     """The operations of this host's spokes, kept in step with the registry, with a version."""
 
     def __init__(self, registry: Registry, *, on_change: Callable[[], None]) -> None:
-        """`on_change` is called, soon, when the list has changed."""
+        """`on_change` is called once for changes within `TELL_DELAY`."""
         self._on_change = on_change
         self._is_change_told = True
         self._is_closed = False
@@ -86,7 +86,7 @@ class SpokeOperationList:
             self._note_change()
 
     def remove(self, operation: Operation) -> None:
-        """Note an operation that is gone."""
+        """Note an operation that was removed."""
         if not self._is_closed and self._operations.pop(operation.id, None) is not None:
             self._note_change()
 
@@ -113,11 +113,11 @@ class SpokeOperationList:
         return operation
 
     def close(self) -> None:
-        """Leave the list as it is: the spokes of this host go now, and come back at others."""
+        """Freeze the list: the spokes of this host disconnect now, and reconnect to other hosts."""
         self._is_closed = True
 
     def shared(self, version: str | None) -> SharedOperations:
-        """Return what other hosts are told that have this version."""
+        """Return the list for a host that has `version` of it: without operations if nothing has changed."""
         if version == self.version:
             return SharedOperations(self.version)
         return SharedOperations(
@@ -148,7 +148,7 @@ class SpokeCallHandlers:
         self._accepted: dict[str, SharedCall] = {}
 
     def close(self) -> None:
-        """Accept no more calls; other hosts keep the operations for the time that the spokes may be away."""
+        """Accept no more calls; other hosts keep the operations while the spokes reconnect."""
         self._operations.close()
 
     def routes(self) -> HostRoutes:
@@ -162,7 +162,7 @@ class SpokeCallHandlers:
         await exchange.respond(200, self._operations.shared(exchange.query.get("version")))
 
     async def accept(self, exchange: Exchange) -> None:
-        """Accept a call: a ticket, which begins it. BadRequest, NotFound, Conflict."""
+        """Accept a call; answer with a ticket, by which `run` begins it. BadRequest, NotFound, Conflict."""
         raw = await exchange.read_body(MAX_BODY)
         try:
             call = await offload(weigh(raw), partial(decode_json, raw, CALLS))
@@ -238,7 +238,7 @@ class SpokeCallHandlers:
         budget: Budget,
         output: SharedCallOutput,
     ) -> Context:
-        """Return the context of the call as its own host would have it; the policy here is the same."""
+        """Return the context of the call as its own host has it; the policy of both hosts is the same."""
         now = asyncio.get_running_loop().time()
         fields: Mapping[str, Any] = {
             name: getattr(call, name)
@@ -260,14 +260,14 @@ class SpokeCallHandlers:
 
 
 class SharedCallOutput:
-    """What a call has reported and the other host has not taken: the newest progress, data parts by name."""
+    """What a call has reported and was not sent yet: the newest progress, and data parts by name."""
 
     def __init__(self) -> None:
         self._frame = SharedCallFrame()
         self._has_frame = asyncio.Event()
 
     def set_progress(self, value: Any) -> None:
-        """Report progress, in place of what was not taken."""
+        """Report progress, in place of progress that was not sent yet."""
         self._put(progress=value)
 
     def set_data(self, name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from dragoman.server.http.endpoint import reject_websocket
 def require_token(app: ASGIApp, token: str) -> ASGIApp:
     """Return an app that answers requests with `Authorization: Bearer <token>`, and others with 401.
 
-    The comparison takes as long whatever the header is.
+    The comparison takes the same time for any header of one length.
     """
     expected = f"Bearer {token}".encode()
 

@@ -1,1 +1,1 @@
-"""Numbers for Prometheus: the series, where they come from, and their text."""
+"""Metrics for Prometheus: the series, their sources, and the exposition format."""

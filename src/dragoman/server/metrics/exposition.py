@@ -1,6 +1,6 @@
 """The exposition of metrics: readings in the format that a Prometheus scraper accepts.
 
-Imported at the first scrape: the Prometheus client brings an HTTP server and 5 MB.
+Imported at the first scrape: the Prometheus client imports an HTTP server, and takes 5 MB.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dragoman.server.metrics.series import MetricReading
 def expose(readings: Sequence[MetricReading], accept: str, *, host: str | None = None) -> tuple[bytes, str]:
     """Return readings and process metrics, with the content type. Reads /proc: not for the event loop.
 
-    `host` becomes a label of each sample: behind one address of several hosts each scrape reads another one.
+    `host` becomes a label of each sample: behind a load balancer, each scrape may reach another host.
     """
     registry = CollectorRegistry()
     for each in (ReadingCollector(readings), ProcessCollector(registry=None)):
@@ -30,7 +30,7 @@ def expose(readings: Sequence[MetricReading], accept: str, *, host: str | None =
 
 
 class LabelledCollector(Collector):
-    """What another collector has, each sample with the label `host`."""
+    """The metrics of another collector, each sample with the label `host`."""
 
     def __init__(self, collector: Collector, *, host: str) -> None:
         self._collector = collector

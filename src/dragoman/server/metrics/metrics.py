@@ -50,7 +50,7 @@ class Metrics:
     ) -> None:
         self.sources = sources
         self._model_labels = ModelLabels(models, limit)
-        self._labels: dict[Labels, RequestLabels] = {}  # by those of `_requests`
+        self._labels: dict[Labels, RequestLabels] = {}  # by the label values of `_requests`
         placed = ("provider", "model")
         self._requests = Counter(
             "dragoman_requests_total", "Model requests that have ended.", labels=("door", *placed, "status")
@@ -169,7 +169,7 @@ class Metrics:
 
 
 class RequestLabels(NamedTuple):
-    """The label values under which a request is counted, made once for all with the same."""
+    """The label values of the other series for a request, made once per combination of its own."""
 
     door: Labels
     model: Labels
@@ -177,7 +177,7 @@ class RequestLabels(NamedTuple):
 
     @classmethod
     def of(cls, request: Labels) -> RequestLabels:
-        """Return those of a request, by its own."""
+        """Return them for the label values of a request: door, provider, model, status."""
         door, provider, model, _ = request
         return cls((door, provider), (provider, model), [(provider, model, kind) for kind in TOKEN_KINDS])
 

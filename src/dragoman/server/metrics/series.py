@@ -38,7 +38,7 @@ class Counter:
         self.increase(labels, by)
 
     def increase(self, labels: Labels, by: float) -> None:
-        """Do what `add` does; without a new tuple for each count."""
+        """Do what `add` does, with a tuple that the caller has already."""
         self._values[labels] = self._values.get(labels, 0.0) + by
 
     def read(self) -> MetricReading:

@@ -37,7 +37,7 @@ REPLACED_HINT = "load the page again; restart the hub after an upgrade"
 class DocumentationSite:
     """Handlers of `/docs/` and everything below it.
 
-    The first request reads all files, 8 MB, and keeps texts compressed, 2 MB with the pictures: pages and
+    The first request reads all files (8 MB) and keeps them compressed (2 MB with the pictures): pages and
     what they link to are of one version as long as the hub runs, also after the package was replaced.
     """
 
@@ -48,7 +48,7 @@ class DocumentationSite:
         self._reading = asyncio.Lock()
 
     async def redirect(self, exchange: Exchange) -> None:
-        """Lead from `/docs` to `/docs/`, from which the pages' addresses are relative."""
+        """Redirect from `/docs` to `/docs/`, to which the pages' links are relative."""
         await exchange.respond(308, headers={"location": "docs/", "cache-control": "no-cache"})
 
     async def page(self, exchange: Exchange) -> None:

@@ -41,7 +41,7 @@ class BranchHandlers:
         self._runs = runs
 
     async def fork(self, exchange: Exchange) -> None:
-        """Create a session that continues by itself from a message of this one."""
+        """Create a session with the messages of this one up to a message."""
         session = await self._find_writable(exchange)
         body = _parse_body(await exchange.read_json(MAX_BODY), ForkBody)
         if body.id is not None and not is_session_id(body.id):

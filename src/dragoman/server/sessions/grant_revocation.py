@@ -1,7 +1,7 @@
-"""Ends what is open in shared sessions once the grant that opened it is gone, whichever process removed it.
+"""Ends requests in shared sessions once the grant that allowed them is gone, whichever process removed it.
 
-A grant is checked when a request begins. This is the check for what lasts: streams and sockets of callers
-that are not the session's owner.
+A grant is checked when a request begins. Streams and sockets last, so those of callers that are not the
+session's owner are checked again here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dragoman.store.sessions.sessions import SessionRepository, is_of_others
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL = 2.0
-"""Seconds between two checks; what was open ends within 10 seconds, with the last frames of a stream."""
+"""Seconds between two checks: a request ends within 10 seconds, with the last frames of a stream."""
 
 
 class SharedUse(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class SharedUse(msgspec.Struct, frozen=True):
 
 
 class SharedAccess:
-    """What is open in this process by grants."""
+    """The open requests of this process that grants allow."""
 
     def __init__(self, sessions: SessionRepository, *, interval: float = CHECK_INTERVAL) -> None:
         self._sessions = sessions
@@ -43,9 +43,9 @@ class SharedAccess:
         self._stops: dict[object, tuple[SharedUse, StopWork]] = {}
 
     def track_id(self, session_id: str, exchange: Exchange) -> AbstractContextManager[None]:
-        """Let an exchange end as if its key had, when its caller may no longer read the session.
+        """End an exchange as if its key had ended, once its caller may no longer read the session.
 
-        One that is not the hub's id of another owner's session is the caller's own.
+        An id that is not the hub's id of another owner's session is one of the caller's own sessions.
         """
 
         def stop(error: KeyEnded) -> None:
@@ -70,7 +70,7 @@ class SharedAccess:
             self._stops.pop(entry, None)
 
     def wake(self, session_id: str | None = None) -> None:
-        """Check now: another host has changed the grants of a session."""
+        """Check now, because another host has changed the grants of a session."""
         self._wakeup.wake(session_id)
 
     async def run(self) -> None:

@@ -66,7 +66,7 @@ class GrantHandlers:
         await self._respond(exchange, session)
 
     async def remove(self, exchange: Exchange) -> None:
-        """Revoke the grant of `?owner` or `?key`. What is open by it ends within seconds."""
+        """Revoke the grant of `?owner` or `?key`. Open requests that it allowed end within seconds."""
         caller, query = exchange.identity, exchange.query
         session = await find_session(self._store.sessions, exchange.path_params["id"], caller=caller)
         kind, grantee = parse_grantee({"owner": query.get("owner"), "key": query.get("key")})
@@ -95,7 +95,7 @@ class GrantHandlers:
         )
 
     async def _apply(self, session: Session) -> None:
-        """End what is open by a grant that is gone, here and at other hosts."""
+        """End the open requests that a removed grant allowed, here and at other hosts."""
         self._store.signals.send("grants", session.id)
         await self._access.check()
 
@@ -114,7 +114,7 @@ class GrantHandlers:
 
 
 def parse_grantee(fields: dict[str, str | None]) -> tuple[GranteeKind, str]:
-    """Return to whom a grant is: exactly one of `owner` and `key`. BadRequest."""
+    """Return the kind of a grant's grantee and its name: exactly one of `owner` and `key`. BadRequest."""
     owner, key = fields["owner"], fields["key"]
     if (owner is None) == (key is None):
         raise BadRequest("name one of `owner` and `key`", hint=BODY_HINT)

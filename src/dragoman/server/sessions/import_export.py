@@ -43,8 +43,8 @@ from dragoman.wire.session_export.json_lines import (
 
 MAX_FILE = 1_000_000_000
 MAX_FILE_VALUES = 2_000_000  # of a line, or of one conversation
-MAX_IMPORT_SECONDS = 3_600.0  # after which an import by another host is taken for cut off
-MAX_IMPORTS = 4  # at once: each has its file on the disk
+MAX_IMPORT_SECONDS = 3_600.0  # after which an import by another host counts as interrupted by a crash
+MAX_IMPORTS = 4  # at once: each has a file on the disk
 IMPORTED_AT_ONCE = 50  # messages of one transaction
 PAGE_SIZE = 1_000_000  # bytes of one transaction, or one message
 CHUNK_SIZE = 262_144  # bytes
@@ -103,7 +103,7 @@ class SessionFileHandlers:
             yield html_end().encode()
 
     async def import_session(self, exchange: Exchange) -> None:
-        """Create a session from a file, or one for each of its conversations; `?id` chooses the id of one.
+        """Create a session from a file, or one for each of its conversations; `?id` names a single one.
 
         The file is written to the disk as it arrives, and read from there: nothing is created before all of
         it has arrived.
@@ -126,7 +126,7 @@ class SessionFileHandlers:
     async def _import_all(
         self, sessions: Iterator[ExportedSession], caller: Identity, *, id: str | None
     ) -> dict[str, Any]:
-        """Create the sessions of a file; return what to tell of them. BadRequest, Conflict, TooLarge."""
+        """Create the sessions of a file; return the report as JSON. BadRequest, Conflict, TooLarge."""
         found, following = await take_next(sessions), await take_next(sessions)
         if found is None:
             raise BadRequest("the file has no conversation", hint=HINT)
@@ -184,20 +184,20 @@ class SessionFileHandlers:
         return {"id": session_id_for(owner, session.id), "hubId": session.id, "messages": count}
 
     async def _create(self, session: Session, *, by: Identity) -> None:
-        """Create a session to import, in place of one whose import a crash has cut off. Raises Conflict."""
+        """Create a session to import, in place of one whose import a crash has ended. Raises Conflict."""
         sessions, importing = self._store.sessions, replace(session, kind="importing")
         create = partial(sessions.create, importing, by=by)
         try:
             await self._store.session_deletion.make_room(session.id, create)
         except Conflict:
-            is_alone = self._store.membership is None  # else another host may be importing it
+            is_alone = self._store.membership is None  # otherwise another host may be importing it
             before = self._started if is_alone else sessions.now() - MAX_IMPORT_SECONDS
             if not await self._store.session_deletion.delete(session.id, cut_off=before):
                 raise
             await create()
 
     def _new_session(self, file: ExportedSession, *, owner: str, id: str) -> Session:
-        """Return the session of a file; an agent or a model that this hub does not have is left out."""
+        """Return the session of a file, without its agent and model if this hub does not have them."""
         now, steps = time.time(), file.settings.max_steps
         session = Session(
             id=hub_session_id(id, owner=owner),

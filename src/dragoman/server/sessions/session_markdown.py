@@ -84,12 +84,12 @@ def data_to_markdown(part: DataPart) -> Iterator[str]:
 
 
 def escape(text: str) -> str:
-    """Return a text of a tool or of a server on one line, in which nothing is Markdown or HTML."""
+    """Return a text on one line with everything escaped that would be Markdown or HTML."""
     return SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def link(url: str) -> str:
-    """Return a URL as a link; one that no browser should follow, as text."""
+    """Return a web URL as a link, any other URL as text."""
     return f"<{url}>" if WEB_URL.fullmatch(url) else escape(url)
 
 

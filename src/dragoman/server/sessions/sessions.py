@@ -146,12 +146,12 @@ class SessionHandlers:
         """Return the session's messages as `UIMessage`s, including the part of one that is being written.
 
         `?limit` and `?before=<id>` page: the last messages, or those before one, with the number of earlier
-        ones. Messages that wait for the active run to end are in `queued`, in order. A session that is not
-        there, or is another owner's, has none.
+        ones. Messages that wait for the active run to end are in `queued`, in order. A session that does not
+        exist, or is another owner's, has none.
         """
         try:
             session = await self._find_readable(exchange)
-        except NotFound:  # one that has no message yet: its first message makes it
+        except NotFound:  # a session that its first message will create
             await exchange.respond(200, {"messages": []})
             return
         stored, earlier = await self._read_messages(session, exchange.query)
@@ -168,7 +168,7 @@ class SessionHandlers:
     async def _read_messages(
         self, session: Session, query: Mapping[str, str]
     ) -> tuple[Sequence[Message], int | None]:
-        """Return the messages that a request asks for, and of a page how many are before it. BadRequest."""
+        """Return the messages that a request asks for, and for a page how many are before it. BadRequest."""
         current = None if self._runs is None else await self._runs.current_message(session.id)
         if "limit" in query or "before" in query:
             limit, before = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE), query.get("before")

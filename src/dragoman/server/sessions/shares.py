@@ -1,4 +1,4 @@
-"""HTTP handlers of shared links: create, list and revoke them, and show what they lead to."""
+"""HTTP handlers of shared links: create, list and revoke them, and show the sessions behind them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class ShareHandlers:
 
 
 def shown_message(message: Message, *, tools: bool) -> Message:
-    """Return what a link shows of a message: texts and images and, if it has them, tool calls."""
+    """Return what a link shows of a message: texts, files and, with `tools`, tool calls."""
     kinds = (TextPart, FilePart, ToolPart) if tools else (TextPart, FilePart)
     return Message(message.id, message.role, tuple(part for part in message.parts if isinstance(part, kinds)))
 

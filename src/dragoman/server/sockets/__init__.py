@@ -1,1 +1,1 @@
-"""The WebSocket of a session: what happens in it, and what its people send."""
+"""The WebSocket of a session: its events for clients, and the requests that they send."""

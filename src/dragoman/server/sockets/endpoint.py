@@ -80,7 +80,7 @@ class SessionSocketEndpoint:
             await close(socket, DragomanError("internal error of the hub; see its log"), code=INTERNAL)
 
     async def _identify(self, socket: AsgiSocket, *, address: str | None) -> Identity | None:
-        """Return who connects; None for a client that sends its key later. Raises what it is refused for."""
+        """Return who connects; None for a client that sends its key later. Raises any DragomanError."""
         headers = socket.headers
         self._auth.check_host(headers, at=address)
         self._check_origin(headers.get("origin"), host=headers.get("host", ""))
@@ -91,7 +91,7 @@ class SessionSocketEndpoint:
         return None
 
     def _check_origin(self, origin: str | None, *, host: str) -> None:
-        """Refuse pages of other sites: browsers let them open WebSockets, and send an Origin. Forbidden."""
+        """Raise Forbidden for pages of other sites: browsers let them open WebSockets, but send an Origin."""
         if origin is None or origin in self._origins:
             return
         page, own = parse_origin(origin), parse_authority(host)
@@ -117,7 +117,7 @@ class SessionSocketEndpoint:
         position = None if after is None else EventPosition.parse(after)
         wanted = EventFilter(session_id=session.id)
         ended: list[KeyEnded] = []
-        with self._people.present(session, identity):  # who joins is not told of it
+        with self._people.present(session, identity):  # before `follow`: without its own `user.joined`
             async with self._services.events.follow(
                 wanted, caller=identity.owner, after=position
             ) as follower:
@@ -151,7 +151,7 @@ class SessionSocketEndpoint:
 
 
 def position_in(scope: Scope) -> str | None:
-    """Return the id of the last event that a client has, of the query."""
+    """Return the id of the last event that a client has, as the query names it."""
     query = parse_qs(str(scope.get("query_string", b""), "latin-1"))
     return query["after"][-1] if "after" in query else None
 
@@ -164,7 +164,7 @@ def session_id_in(scope: Scope) -> str:
 
 
 async def close(socket: Socket, error: DragomanError, *, code: int) -> None:
-    """Send the reason, and close."""
+    """Send the error as a frame, and close with its message as the reason."""
     with suppress(SocketClosed):
         await socket.send(error_frame(error))
         await socket.close(code, error.message.encode()[:MAX_REASON].decode(errors="ignore"))

@@ -1,8 +1,8 @@
 """Who has a session open: the sockets of this host by owner, and those of the hosts that share its database.
 
-A host writes how many sockets an owner has at it, and sends a signal when somebody has come or left. The
-others that have the session open read the people of all hosts then, and tell their own sockets who is new and
-who is gone; so nobody is told of twice, or left over when a host dies.
+A host writes how many sockets an owner has there, and sends a signal when an owner's first socket opens or
+the last one closes. The other hosts that have the session open then read the people of all hosts, and tell
+their own sockets who is new and who has left; so nobody is announced twice, or stays listed when a host dies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ JOINED, LEFT = "user.joined", "user.left"
 
 
 class PeopleOfSession:
-    """A session that is open at this host: the sockets by owner, here and `elsewhere`."""
+    """A session that is open at this host: how many sockets each owner has, here and `elsewhere`."""
 
     def __init__(self, session: Session) -> None:
         self.id = session.id
@@ -33,7 +33,7 @@ class PeopleOfSession:
         self.here: Counter[str] = Counter()
         self.elsewhere: Counter[str] = Counter()
         self.has_read = False
-        """Whether `elsewhere` was read: who was there before is not told of."""
+        """Whether `elsewhere` was read. Those whom the first reading finds are not announced."""
 
     def people(self) -> Counter[str]:
         """Return the sockets by owner at all hosts."""
@@ -48,11 +48,11 @@ class SessionPeople:
         self._events = events
         self._open: dict[str, PeopleOfSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        store.signals.subscribe("presence", self._look)
+        store.signals.subscribe("presence", self._read_again)
 
     @contextmanager
     def present(self, session: Session, caller: Identity) -> Iterator[None]:
-        """Tell the others that somebody is there while the block runs, and then that they have left."""
+        """Announce that the caller is there while the block runs, and afterwards that it has left."""
         opened = self._open.setdefault(session.id, PeopleOfSession(session))
         self._change(opened, caller.owner, by=1)
         try:
@@ -76,7 +76,7 @@ class SessionPeople:
             del opened.here[owner]
         self._tell(opened, before)
         if self._store.host_id is not None:
-            is_news = opened.here[owner] == max(by, 0)  # the first has come, or the last one left
+            is_news = opened.here[owner] == max(by, 0)  # the owner's first socket, or its last one
             self._spawn(self._write(opened, owner, sockets=opened.here[owner], is_news=is_news))
 
     async def _write(self, opened: PeopleOfSession, owner: str, *, sockets: int, is_news: bool) -> None:
@@ -86,8 +86,8 @@ class SessionPeople:
             if is_news:
                 self._store.signals.send("presence", opened.id)
 
-    def _look(self, session_id: str | None) -> None:
-        """Read who is at the other hosts, of one session or of all."""
+    def _read_again(self, session_id: str | None) -> None:
+        """Read again who is at the other hosts, for one session or for all."""
         for opened in list(self._open.values()):
             if session_id in (None, opened.id):
                 self._spawn(self._refresh(opened))

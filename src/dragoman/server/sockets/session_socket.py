@@ -216,7 +216,7 @@ class SessionSocket:
                 return [encode_frame(event.name, data=event.data, **common)]
 
     async def _approval_frames(self, id: str, *, is_question: bool, **common: Any) -> Sequence[str]:
-        """Return what to tell of an approval; nothing of one that was deleted since."""
+        """Return the frames of a new approval; none for one that was deleted since."""
         try:
             approval = await self._services.store.approvals.get(id)
         except NotFound:
@@ -228,7 +228,7 @@ class SessionSocket:
         return [encode_frame("approval.requested", approval=described, **common)]
 
     def _follow_run(self, run: ActiveRun | None = None) -> None:
-        """Send an answer from its beginning, `run` or the one under way, unless one is being sent."""
+        """Send the answer of `run`, or of the active run, from its beginning, unless one is being sent."""
         if self._run_task is None or self._run_task.done():
             self._run_task = asyncio.create_task(self._send_run(run))
             self._run_task.add_done_callback(self._forget_run)
@@ -302,7 +302,7 @@ class SessionSocket:
             log.exception("a request on the socket of session %s failed", self._session.id)
             internal = DragomanError("internal error of the hub; see its log")
             answer = error_frame(internal, request_id=request_id)
-        with suppress(SocketClosed):  # the reader ends by it too
+        with suppress(SocketClosed):  # `_read` raises it too, which ends the connection
             await self._socket.send(answer)
 
     async def _respond(self, frame: Any) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class SessionSocket:
 
 
 def request_id_of(frame: AnyFrame) -> str | None:
-    """Return what the answer to a frame is recognized by."""
+    """Return the id that the answer to a frame repeats."""
     return None if isinstance(frame, SocketKey | SocketPing) else frame.request_id
 
 

@@ -12,7 +12,7 @@ from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskState, TeamTask
 
 MAX_TASKS = 200  # of one answer
-MAX_NESTED = 6  # tasks below each other
+MAX_NESTED = 6  # levels of tasks below tasks
 STATUS: Mapping[TaskState, CallStatus] = {
     "queued": "pending",
     "running": "running",
@@ -43,7 +43,7 @@ class TaskList:
         return [each for each in await self._store.runs.list(task.session_id) if is_run_of(each, task)]
 
     async def path(self, run: RunRecord) -> Sequence[dict[str, str]]:
-        """Return what a run is below, outermost first: the calls that gave tasks, and these."""
+        """Return what a run is below, outermost first: the runs and calls that gave tasks, and the tasks."""
         task = await self._store.team_tasks.find_of_session(run.session_id)
         if task is None or not self._may_see(task.owner):
             return ()

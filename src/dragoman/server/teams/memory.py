@@ -1,4 +1,4 @@
-"""HTTP handlers of memories and vaults of teams: each owner's own, and names of secrets only."""
+"""HTTP handlers of teams' memories and vaults. Each owner has its own; of secrets, only names are shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MemoryHandlers:
         self._teams = teams
 
     async def list(self, exchange: Exchange) -> None:
-        """List a team's memories, those that a `?q` finds, or the history of a `?key`."""
+        """List a team's memories, with `?q` those that match, with `?key` the history of one."""
         query = exchange.query
         team, owner = self._teams.get(query.get("team", "")).name, find_owner(exchange)
         limit = parse_limit(query.get("limit", "100"), maximum=MAX_PAGE)
@@ -86,7 +86,7 @@ class MemoryHandlers:
 
 
 class VaultHandlers:
-    """Handlers of `/api/vault`: names and receivers, never a value."""
+    """Handlers of `/api/vault`: names of secrets and the operations that may receive them, never a value."""
 
     def __init__(self, vault: VaultRepository, teams: TeamRegistry) -> None:
         self._vault = vault

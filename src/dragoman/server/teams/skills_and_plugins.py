@@ -1,4 +1,4 @@
-"""HTTP handlers of skills and plugins of teams: what there is, and what waits for an approval."""
+"""HTTP handlers of skills and plugins of teams: the active ones, and those that wait for an approval."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SkillHandlers:
 
 
 def additions(request: ApprovalRequest, team: TeamSpec) -> Sequence[dict[str, Any]]:
-    """Return the skills for a team that a request is about, as it shows them."""
+    """Return the skills that a request would add to a team, as the request has them."""
     inputs = [item.input for item in request.items if item.operation == ADD and isinstance(item.input, dict)]
     return [input for input in inputs if input.get("team") == team.name]
 

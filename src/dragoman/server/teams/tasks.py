@@ -57,7 +57,7 @@ class TaskHandlers:
     """
 
     def __init__(self, tasks: StoredTasks, sessions: SessionRepository) -> None:
-        """Tasks are given to `TeamTasks` only: others need a running hub."""
+        """Only `TeamTasks` takes new tasks: a hub must be running for that."""
         self._tasks = tasks
         self._sessions = sessions
 
@@ -118,7 +118,7 @@ class TaskHandlers:
         await exchange.respond(200, task_to_json(task, caller=exchange.identity))
 
     async def pause(self, exchange: Exchange) -> None:
-        """Let a team begin no tasks until it is resumed."""
+        """Pause a team: it begins no tasks until it is resumed."""
         name = exchange.path_params["name"]
         await self._tasks.pause(name, by=exchange.identity)
         await exchange.respond(200, {"team": name, "paused": True})

@@ -1,4 +1,4 @@
-"""HTTP handlers of teams: which there are, and under which rules each works."""
+"""HTTP handlers of teams: list them, and show one with the sections of its instructions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from dragoman.teams.spec import GENERATED, TeamBudget, TeamSpec
 
 
 class TeamView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A team as the API shows it. It names no folder of the machine. Its files do not say whether it is
-    `paused`: only a hub does.
-    """
+    """A team as the API shows it, without folders of the machine. `paused` is set by a running hub only."""
 
     name: str
     parent: str | None
@@ -44,7 +42,7 @@ class SectionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConflictView(msgspec.Struct, frozen=True):
-    """Two files of rules of one name, the more specific one second."""
+    """Two files of rules with the same name, the more specific one second."""
 
     name: str
     first: str
@@ -52,7 +50,7 @@ class ConflictView(msgspec.Struct, frozen=True):
 
 
 class TeamDetail(TeamView, frozen=True, kw_only=True, rename="camel"):
-    """A team with the sections of its instructions, and the rules that stand at two levels."""
+    """A team with the sections of its instructions, and the rules that exist at two levels."""
 
     sections: Sequence[SectionView]
     conflicts: Sequence[ConflictView]

@@ -84,7 +84,7 @@ class TriggerHandlers:
         await exchange.respond(200, trigger_to_json(trigger))
 
     async def disable(self, exchange: Exchange) -> None:
-        """Let a trigger fire no more; the body may have a `reason`."""
+        """Disable a trigger; the body may have a `reason`."""
         trigger, body = await self._find(exchange), await read_object(exchange)
         reason = take_text(body, "reason") if "reason" in body else None
         await exchange.respond(200, trigger_to_json(await self._service.disable(trigger, reason)))
@@ -138,12 +138,12 @@ class TriggerHookHandlers:
             await exchange.respond(202, {"occurrence": occurrence.key, "repeated": False})
             return
         earlier = await self._service.triggers.find_repeated(occurrence)
-        if earlier is None:  # nothing has fired: the sender is to send it again
+        if earlier is None:  # nothing has fired, so the sender must send it again
             raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile")
         await exchange.respond(200, {"occurrence": earlier.key, "repeated": True})
 
     async def _read(self, exchange: Exchange) -> bytes:
-        """Read a body, for which nobody has shown a key. Raises RateLimited, BadRequest, TooLarge."""
+        """Read the body of an unauthenticated request. Raises RateLimited, BadRequest, TooLarge."""
         if self._reading >= MAX_AT_ONCE:
             raise RateLimited("too many deliveries at once; try again", retry_after=5.0)
         self._reading += 1
@@ -157,7 +157,7 @@ class TriggerHookHandlers:
 
 
 def is_wanted(config: WebhookConfig, delivery: SignedDelivery) -> bool:
-    """Return whether a trigger waits for the event of a delivery."""
+    """Return whether a trigger fires for the event of a delivery."""
     return not config.events or any(fnmatchcase(delivery.event or "", each) for each in config.events)
 
 

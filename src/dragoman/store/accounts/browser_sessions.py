@@ -1,7 +1,7 @@
 """Sign-ins of browsers in the database: sessions of the console, and links that open one once.
 
-A browser holds a token, of which only the hash is stored. It stands for a key, and is valid while the key's
-secret that it was made with is.
+A browser holds a token, of which only the hash is stored. The token stands for a key, and is valid while the
+key's secret that it was made with is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BrowserTokenKind: TypeAlias = Literal["session", "link"]
 
 
 class BrowserSignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token stands for. Without `secret_id` it is valid whichever secret its key has."""
+    """What a token stands for. Without `secret_id` it is valid whatever the key's current secret is."""
 
     kind: BrowserTokenKind
     key_id: str

@@ -1,7 +1,7 @@
-"""Budgets in the database: money is reserved before a request and settled after it, each in one transaction.
+"""Budgets in the database: money is reserved before a request and settled after it, each in a transaction.
 
 Amounts are whole billionths of a US dollar. The first reservation in a window adds up the usage records of
-that window, so a limit that is set in mid-month counts the whole month.
+that window, so a limit that is set in the middle of a month counts the whole month.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dragoman.store.tables.core import budgets, host_reservations, hosts, team_t
 NANOS_PER_DOLLAR = 1_000_000_000
 RETENTION_DAYS = 60
 SCOPE_COLUMNS = {"key": usage.c.key_id, "owner": usage.c.owner}
-SHARED_WINDOW = "tasks"  # of budgets that tasks share with what gave them: they last as long as these
-CALLS_WINDOW = "calls"  # of the same: calls instead of money
+SHARED_WINDOW = "tasks"  # of budgets that tasks share with the call that gave them; it lasts as long as they
+CALLS_WINDOW = "calls"  # of the same budgets, for calls instead of money
 UNLIMITED = 2**62  # the limit in money of a budget that limits calls only
 
 WindowKind: TypeAlias = Literal["day", "month", "total"]
@@ -61,7 +61,7 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
 
 
 class OpenedBudget(msgspec.Struct, frozen=True):
-    """A budget that one process had to itself, and what it has spent and reserved of it."""
+    """A budget that only one process has used so far, and what was spent and reserved of it."""
 
     scope: str
     spent: int
@@ -99,7 +99,7 @@ class BudgetStatements:
 
 
 class HostReservationStatements:
-    """The SQL of the part of reservations that is a host's. Rows of `budgets` are locked before these."""
+    """The SQL of each host's part of the reservations. Rows of `budgets` are locked before these."""
 
     def __init__(self, compiler: Compiler) -> None:
         table = host_reservations
@@ -186,7 +186,7 @@ class BudgetRepository:
         return await self._database.write(job)
 
     async def count(self, charges: Sequence[ChargedBudget]) -> BudgetRefusal | None:
-        """Spend one of every budget; or of none, and return the one that has none left."""
+        """Spend one call of every budget; or of none, and return the one that has none left."""
         ordered = sorted(charges, key=budget_key)
 
         def job(connection: DatabaseConnection) -> BudgetRefusal | None:
@@ -201,10 +201,10 @@ class BudgetRepository:
         return await self._database.write(job)
 
     def settle_job(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> DatabaseJob[None]:
-        """A job that gives the reservation back and takes what was spent, for `Store.post` or `Store.write`.
+        """Return a job that ends a reservation and adds what was spent, for `Store.enqueue` or `Store.write`.
 
-        Pass it to `Store.enqueue` or `Store.write`. Write the usage record in the same job or before: a
-        budget without a row is not updated; its first reservation sums up the records.
+        Write the usage record in the same job or before: a budget without a row is not updated; its first
+        reservation sums up the records.
         """
 
         def job(connection: DatabaseConnection) -> None:
@@ -244,7 +244,7 @@ class BudgetRepository:
         return await self._database.read(query)
 
     async def open_shared(self, opened: Sequence[OpenedBudget]) -> None:
-        """Add the rows of budgets that tasks share from now on. What one has spent already is its least."""
+        """Add the rows of budgets that tasks share from now on, each with what is spent of it already."""
         rows = [
             {
                 "scope": each.scope,
@@ -308,7 +308,7 @@ class BudgetRepository:
     def _settle(
         self, connection: DatabaseConnection, charges: Sequence[ChargedBudget], *, reserved: int, spent: int
     ) -> None:
-        for charge in sorted(charges, key=budget_key):  # as they are reserved: no circle of waiting hosts
+        for charge in sorted(charges, key=budget_key):  # the order in which they are reserved: no deadlocks
             where = {"of": charge.scope, "within": charge.window}
             connection.execute_batched(self._sql.settle, {**where, "back": reserved, "amount": spent})
 

@@ -275,7 +275,7 @@ def hash_secret(secret: str) -> str:
 
 
 def secret_id_of(digest: str) -> str:
-    """Return what names a secret without telling it: the start of its hash."""
+    """Return the start of a secret's hash, which names the secret without disclosing it."""
     return digest[:SECRET_ID_LENGTH]
 
 

@@ -245,7 +245,7 @@ def runs_at(time: ColumnElement[float], *, of: CTE) -> ColumnElement[bool]:
 
 
 def adding(compiler: Compiler, *, size: int) -> ClauseElement:
-    """Return an INSERT of `size` records: between two statements, threads contend for the interpreter."""
+    """Return an INSERT of `size` records: between statements, threads contend for the interpreter."""
     rows: list[dict[str, Any]] = [
         {column.name: bindparam(f"{column.name}_{row}") for column in usage.columns} for row in range(size)
     ]

@@ -1,1 +1,1 @@
-"""Trees of calls: their roots as a list, and their nodes in pages."""
+"""Trees of calls: their roots in a list, and their nodes in pages."""

@@ -54,7 +54,7 @@ class NodePage(msgspec.Struct, frozen=True):
 
 
 class ChildPage(msgspec.Struct, frozen=True):
-    """Nodes as `NodePage` has them, with their ids; `last` is the id where the next page begins."""
+    """Nodes as `NodePage` has them, with their ids; `last` is the id after which the next page begins."""
 
     text: bytes
     ids: Sequence[str]
@@ -140,7 +140,7 @@ class CallNodeRepository:
     async def model_calls(
         self, id: str, of: RootOf, *, owner: str | None = None, since: float | None = None
     ) -> NodePage:
-        """Return the model calls of a run, or of the sub-agents below a call, the first first.
+        """Return the model calls of a run, or of the sub-agents below a call, oldest first.
 
         `owner` is the only one whose nodes are shown; `since` leaves out those that ended before.
         """
@@ -243,7 +243,7 @@ STARTED, ERROR = NODE_FIELDS.index("startedAt"), NODE_FIELDS.index("error")
 def select_nodes() -> Select[Any]:
     """Select rows in the order of `NODE_FIELDS`, without the fields of model calls at its end.
 
-    The database makes them as they are sent: a tree may have 100,000, and Python would pay for each.
+    The database computes each field as it is sent, as a tree may have 100,000 rows for Python to convert.
     """
     took = calls.c.ended_at - calls.c.started_at
     microseconds = func.round(took * literal_column("1e6")) / literal_column("1e6")

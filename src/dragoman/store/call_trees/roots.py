@@ -1,6 +1,6 @@
 """What was started from outside: runs, calls that nothing else made, and model calls of the gateway.
 
-The three are in tables of their own. A page is read from each of them by an index on its start, and merged.
+Each kind has its own table. A page is read from each table by an index on the start time, and merged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KINDS: tuple[RootKind, ...] = get_args(RootKind)
 MAX_IDS = SIZES[-1]
 MAX_COUNTED = 10_000  # of each kind; more are not counted
 MAX_PREVIEW = 120  # characters of the input
-WAITING = "waiting"  # what a finished run is read as while its answer waits
+WAITING = "waiting"  # the status that is read for a finished run while its answer waits
 RUN_STATUSES: Mapping[CallStatus, tuple[str, ...]] = {
     "running": ("running",),
     "pending": (WAITING,),
@@ -81,7 +81,7 @@ class RootQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id_places(self) -> int:
-        """How many ids a statement has places for that takes these."""
+        """How many parameters for ids the statement for these has."""
         return next(size for size in SIZES if size >= len(self.ids))
 
 
@@ -121,7 +121,7 @@ RootPlace: TypeAlias = tuple[float, str]
 
 
 class RootSource:
-    """How one of the tables is read: what its columns are to a list, and what the filters mean there."""
+    """How one of the tables is read: the columns of a list, and the conditions of the filters."""
 
     def __init__(self, kind: RootKind) -> None:
         self.kind = kind
@@ -149,7 +149,7 @@ class RootSource:
         return select(some.c.status, func.count()).group_by(some.c.status)
 
     def conditions(self, query: RootQuery, names: Collection[str]) -> list[ColumnElement[bool]]:
-        """Return what a row of the table has to fulfil."""
+        """Return the conditions of a query for rows of the table."""
         wanted = [*self._is_root(), *self._has_status(query.statuses)]
         table = self.table
         filters: dict[str, Callable[[], ColumnElement[bool]]] = {
@@ -315,7 +315,7 @@ class RootRepository:
     async def list(
         self, query: RootQuery, *, before: RootPlace | None = None, limit: int = 50
     ) -> Sequence[RootRow]:
-        """Return the roots behind a place, newest first, each with its sums."""
+        """Return the roots older than `before`, newest first, each with its sums."""
         params = query.params() | {"limit": limit}
         if before is not None:
             params |= {"before_at": before[0], "before_id": before[1]}
@@ -384,7 +384,7 @@ def is_one_of(column: Column[Any], values: Sequence[str]) -> ColumnElement[bool]
 
 
 def among_waiting(allowed: ColumnElement[bool], statuses: Sequence[CallStatus]) -> ColumnElement[bool]:
-    """Return the condition of stored statuses with that of runs which are stored as finished, and wait."""
+    """Return the condition of stored statuses, corrected for runs that are stored as finished but wait."""
     if "pending" in statuses and "done" in statuses:
         return allowed
     if "pending" in statuses:

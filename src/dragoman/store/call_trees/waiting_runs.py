@@ -1,8 +1,8 @@
 """Runs that have ended while their answers wait, and what for.
 
 A run ends when its model asked for calls that wait for a person or a client-side tool; the answer continues
-in another run. One whose tasks wake the agent of its session has ended as well: their results are answered
-there. Both are stored as finished, so a list that showed only this would call them done.
+in another run. A run whose tasks will wake the agent of its session has ended as well: the results are
+answered there. Both are stored as finished, so a list of stored statuses would show them as done.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ WAKES_SESSION = and_(
 
 
 def is_paused() -> ColumnElement[bool]:
-    """Return the condition that calls of a finished run wait: a later message withdraws them."""
+    """Return the condition that calls of a finished run wait. A later message withdraws them."""
     later = runs.alias("later")
     is_later = tuple_(later.c.started_at, later.c.id) > tuple_(runs.c.started_at, runs.c.id)
     follows = exists(select(later.c.id)).where(later.c.session_id == runs.c.session_id, is_later)
@@ -84,7 +84,7 @@ def is_paused() -> ColumnElement[bool]:
 
 
 def gave_open_tasks() -> ColumnElement[bool]:
-    """Return the condition that a task of the answer has to end, whose result wakes the session's agent."""
+    """Return the condition that a task of the answer is open whose result will wake the session's agent."""
     of_answer = (
         team_tasks.c.source_session == runs.c.session_id,
         team_tasks.c.source_message == runs.c.message_id,
@@ -198,7 +198,7 @@ class WaitingRunRepository:
         return await self._read(lambda reader: reader.of_sessions(ids)) if ids else {}
 
     def stop_job(self, run_id: str) -> DatabaseJob[None]:
-        """Return a job that marks a run as stopped whose calls are declined: nothing follows that would."""
+        """Return a job that marks a run as stopped whose calls are declined, as no later run will."""
         sql = self._database.statements(WaitStatements).stop
 
         def job(connection: DatabaseConnection) -> None:

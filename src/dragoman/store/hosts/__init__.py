@@ -1,1 +1,1 @@
-"""What hosts that share a database have in it: themselves, their rates, signals and queued runs."""
+"""What hosts store in the database that they share: their records, rates, signals and queued runs."""

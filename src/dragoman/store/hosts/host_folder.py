@@ -1,8 +1,8 @@
-"""The folder of one host within a data folder: what waits there for the database is of one process only.
+"""The folder of one host within a data folder: its files wait for the database, and one process writes them.
 
-The first host of a machine has the data folder itself, those beside it `hosts/2`, `hosts/3` and so on. A
-process takes a free one in which another process has left something, and replays that. What is left in others
-is replayed by the processes that run: see `find_leftovers`.
+The first host of a machine has the data folder itself, further ones have `hosts/2`, `hosts/3` and so on. A
+new process takes a free folder in which another process has left something, and replays that. What is left in
+other folders is replayed by the running processes: see `find_leftovers`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HostFolder:
         self._lock: ExitStack | None = None
 
     def take(self) -> None:
-        """Lock the folder of this process, which `path` is then; nothing if it has one."""
+        """Choose and lock a folder for this process, and set `path` to it. Does nothing the second time."""
         if self._lock is not None:
             return
         make_private_folder(self._data)
@@ -47,7 +47,7 @@ class HostFolder:
                 return
 
     def release(self) -> None:
-        """Give the folder to whoever takes it next."""
+        """Unlock the folder."""
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
@@ -66,12 +66,12 @@ class HostFolder:
 
 
 def has_leftovers(folder: Path) -> bool:
-    """Whether a process has left there what the database has not accepted yet."""
+    """Return whether a folder has files that the database has not accepted yet."""
     return any(path.is_file() for pattern in LEFTOVERS for path in folder.glob(pattern))
 
 
 def find_leftovers(data: Path, own: Path) -> Sequence[Path]:
-    """Return the folders beside `own` in which another process has something for the database, or left it."""
+    """Return the folders other than `own` with files that the database has not accepted yet."""
     hosts = data / HOSTS_FOLDER
     folders = (data, *(sorted(hosts.iterdir()) if hosts.is_dir() else ()))
     return [folder for folder in folders if folder != own and has_leftovers(folder)]

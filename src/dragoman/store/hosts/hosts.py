@@ -25,8 +25,8 @@ from dragoman.store.tables.core import IS_RUNNING, hosts, runs
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A hub process. `url` and `token` are how other hosts call it; times are unix seconds.
 
-    One with `draining_at` begins no more runs. One with `fenced_at` writes nothing any more: it is gone, or
-    was for so long that others have taken its runs over.
+    A host with `draining_at` begins no more runs. One with `fenced_at` writes nothing any more: it is gone,
+    or was unreachable for so long that others have taken over its runs.
     """
 
     id: str
@@ -78,7 +78,7 @@ class HostRepository:
         await self._database.write(lambda connection: connection.execute(self._sql.insert, to_params(host)))
 
     async def list(self) -> Sequence[HostRecord]:
-        """Return the hosts that are not fenced, oldest first; also one that was killed a moment ago."""
+        """Return the hosts that are not fenced, oldest first, also one that was killed a moment ago."""
 
         def query(connection: DatabaseConnection) -> Sequence[HostRecord]:
             return [to_struct(HostRecord, row) for row in connection.fetch_all(self._sql.list, {})]
@@ -95,7 +95,7 @@ class HostRepository:
         return await self._database.read(query)
 
     async def set_address(self, id: str, *, url: str, token: str) -> bool:
-        """Write where other hosts call a host, and the secret that they send. False when it is gone.
+        """Write the URL and the token by which other hosts call a host. False when the host is gone.
 
         While the database is down this raises, and is written once it is up again.
         """
@@ -117,7 +117,7 @@ class HostRepository:
     async def fence(self, id: str, now: float) -> bool:
         """Refuse all later writes of a host; return True to the one caller that did it.
 
-        It waits for the transaction that the host has under way.
+        It waits for the host's current transaction.
         """
         return await self._change(self._sql.fence, {"of": id, "now": now})
 

@@ -157,7 +157,7 @@ class QueuedRunRepository:
     ) -> QueuedRun:
         """Queue a message; return it, or the one that waits already with its id.
 
-        `session` is created if there is none; one that is there counts as used now. `extra_job` is run in the
+        `session` is created if it does not exist; otherwise it counts as used now. `extra_job` is run in the
         same transaction when the message is queued. Raises LimitReached, Conflict for another content,
         SessionDeleted.
         """
@@ -201,22 +201,22 @@ class QueuedRunRepository:
         )
 
     async def list(self, session_id: str) -> Sequence[QueuedRun]:
-        """Return what waits in a session, in order."""
+        """Return the messages that wait in a session, in the order in which they are answered."""
         return await self._read(self._sql.list, {"session_id": session_id})
 
     async def list_page(self, *, owner: str | None, limit: int) -> Sequence[QueuedRun]:
-        """Return what waits of an owner, or of all for None, newest first."""
+        """Return the waiting messages of an owner, or of all owners for None, newest first."""
         sql = self._sql.list_all if owner is None else self._sql.list_owned
         return await self._read(sql, {"limit": limit, **({} if owner is None else {"owner": owner})})
 
     async def free_sessions(self, limit: int, *, after: FreeSession = OLDEST) -> Sequence[FreeSession]:
-        """Return the sessions in which something waits while no run is active, the oldest first."""
+        """Return the sessions in which messages wait while no run is active, the longest waiting first."""
         params = {"limit": limit, "session_id": after.session_id, "since": after.created_at}
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.free, params))
         return [FreeSession(row[0], row[1]) for row in rows]
 
     async def sessions(self) -> Sequence[str]:
-        """Return all sessions in which something waits."""
+        """Return all sessions in which messages wait."""
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.sessions, {}))
         return [row[0] for row in rows]
 
@@ -239,12 +239,12 @@ class QueuedRunRepository:
         return await self._database.write(lambda connection: connection.execute(self._sql.end, params) > 0)
 
     async def withdraw_all(self, session_id: str, *, at: float) -> None:
-        """Withdraw all that waits in a session."""
+        """Withdraw all messages that wait in a session."""
         params = {"session_id": session_id, "status": "withdrawn", "ended_at": at, "error": None}
         await self._database.write(lambda connection: connection.execute(self._sql.end_session, params))
 
     async def purge(self, *, before: float) -> None:
-        """Delete what was withdrawn or has failed before this time."""
+        """Delete the rows that were withdrawn or failed before this unix time."""
         await self._database.write(lambda connection: connection.execute(self._sql.purge, {"before": before}))
 
     async def _read_one(self, sql: str, params: Params) -> QueuedRun | None:

@@ -13,7 +13,7 @@ from dragoman.store.connection import Compiler, DatabaseConnection
 from dragoman.store.database import Database
 from dragoman.store.tables.core import host_rates
 
-KEPT_SECONDS = 150.0  # for which the row of a host that has ended counts, and then some
+KEPT_SECONDS = 150.0  # longer than the row of a host that has ended counts
 RATE_LOCK = 0x64726172  # the class of advisory locks on rates
 
 RateKey: TypeAlias = tuple[str, str]
@@ -71,7 +71,7 @@ class HostRateRepository:
     async def exchange(
         self, host: str, decisions: Mapping[RateKey, RateDecision]
     ) -> Mapping[RateKey, tuple[float, HostRate]]:
-        """Replace the host's rows by what is decided on; return them with the database's time.
+        """Replace the host's rows by what `decisions` return; return them with the database's time.
 
         One host at a time decides on a rate. Raises StoreError, Unavailable.
         """
@@ -79,7 +79,7 @@ class HostRateRepository:
         def job(connection: DatabaseConnection) -> Mapping[RateKey, tuple[float, HostRate]]:
             return {
                 key: self._exchange(connection, host, key=key, decide=decisions[key])
-                for key in sorted(decisions)  # in one order: nobody waits in a circle
+                for key in sorted(decisions)  # every host locks in this order: no deadlocks
             }
 
         return await self._database.write(job)

@@ -1,8 +1,8 @@
 """Signals between the hosts of a database: notifications that something has changed, instead of polling.
 
 A signal holds a name and an id, never data: whoever gets it reads the database. It may get lost with a
-connection, so each subscriber also looks from time to time, and is called with None after a gap. Where one
-process has the database alone, nothing is sent.
+connection, so each subscriber also polls from time to time, and is called with None after a gap. Nothing is
+sent if only one process uses the database.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MAX_SIGNAL = 7_000  # bytes; Postgres refuses 8,000
 
 
 class Wakeup:
-    """Wakes a task that looks from time to time."""
+    """Wakes a task that polls from time to time."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def wake(self, _: str | None = None) -> None:
-        """Let the task look now. It can subscribe to signals."""
+        """Let the task poll now. Can be passed to `HostSignals.subscribe`."""
         self._event.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait so long, or until it is woken; return whether it was."""
+        """Wait so many seconds, or until `wake`; return whether it was woken."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -52,7 +52,7 @@ class Wakeup:
 
 
 class HostSignals:
-    """Sends signals to the other hosts, and calls who has subscribed to theirs, on the event loop."""
+    """Sends signals to the other hosts, and calls the subscribers to theirs, on the event loop."""
 
     def __init__(self) -> None:
         self.post: Callable[[str], None] | None = None
@@ -69,7 +69,7 @@ class HostSignals:
     def send(self, name: SignalName, id: str | None, *, here: bool = False) -> None:
         """Tell the other hosts, soon and without waiting, and with `here` the subscribers of this one too.
 
-        Without an id they look at all. Call it once what has changed is committed.
+        Without an id, they read everything again. Call it once the change is committed.
         """
         if self.post is not None:
             text = name if id is None else f"{name}{SEPARATOR}{id}"
@@ -78,12 +78,12 @@ class HostSignals:
             self._call(name, id)
 
     def receive(self, text: str) -> None:
-        """Take the text of a signal of another host."""
+        """Handle the text of a signal of another host."""
         name, separator, id = text.partition(SEPARATOR)
         self._call(name, id if separator else None)
 
     def note_gap(self) -> None:
-        """Let all subscribers look: signals may have been missed."""
+        """Call all subscribers with None: signals may have been missed."""
         for name in self._subscribers:
             self._call(name, None)
 

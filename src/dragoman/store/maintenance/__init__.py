@@ -1,1 +1,1 @@
-"""Maintenance of databases, hub or no hub: status, copies, backups, compaction."""
+"""Maintenance of databases, with or without a running hub: status, copies, backups, compaction."""

@@ -1,7 +1,7 @@
-"""Backups: a file of SQLite with all rows, and the files of the data folder without which they are useless.
+"""Backups: an SQLite file with all rows, and the files of the data folder that the rows need.
 
-A backup of SQLite copies pages, one of Postgres copies rows. Either file is a database that a hub could use,
-and that `copy` takes as a source.
+A backup of SQLite copies pages, one of Postgres copies rows. Either result is a database that a hub could
+use, and that `copy` takes as a source.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_key(self) -> bool:
-        """Whether the key of the data folder is in it."""
+        """Whether the backup has the key of the data folder."""
         return FOLDER_KEY_FILE in self.files
 
 
@@ -57,7 +57,7 @@ def back_up(
 ) -> BackupManifest:
     """Write a backup to a new file. Raises Conflict when it exists, NotFound, StoreError.
 
-    A hub may go on writing. Files of the database's data folder are read before the database: what moves
+    A hub may keep writing. Files of the database's data folder are read before the database: what moves
     from a spool into the database in between is in both, and is stored once when it is replayed.
     """
     location.require()
@@ -124,7 +124,7 @@ def restore(
     """Restore a backup into a database that is empty, or that it may `replace`, and into its data folder.
 
     Raises BadRequest without a data folder, Conflict, NotFound; StoreError when a hub uses the database, or
-    when the file is damaged. Whoever ends here leaves the former database with its files, or one that hubs
+    when the file is damaged. A crash leaves either the former database with its files, or one that hubs
     refuse until the same restore is run again.
     """
     if not file.is_file():
@@ -198,7 +198,7 @@ def restore_rows(
 
 
 def mark_unfinished(path: Path, source: str) -> None:
-    """Let hubs refuse a database, until `mark_finished`: the files that belong to it are not there yet."""
+    """Make hubs refuse a database until `mark_finished`, as the files that belong to it are not there yet."""
     with raising_sqlite_errors(path), closing(open_file(path)) as raw:
         raw.execute("BEGIN IMMEDIATE")
         raw.execute(CREATE_PROGRESS)
@@ -219,7 +219,7 @@ def mark_finished(path: Path) -> None:
 def require_empty(path: Path, *, source: str) -> None:
     """Raise Conflict when the database holds rows, or cannot be read. An empty file holds none.
 
-    What an earlier restore of the same backup has left is replaced.
+    What an interrupted restore of the same backup has left counts as empty.
     """
     if not path.exists() or path.stat().st_size == 0:
         return
@@ -238,7 +238,7 @@ def require_empty(path: Path, *, source: str) -> None:
 
 
 def is_unfinished(raw: sqlite3.Connection, source: str) -> bool:
-    """Whether a restore of this source was cut off before its end."""
+    """Return whether the database is what an interrupted restore of this source has left."""
     if not raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'copy_progress'").fetchone():
         return False
     is_copying = str(current_revision(raw)).startswith(COPYING)
@@ -248,7 +248,7 @@ def is_unfinished(raw: sqlite3.Connection, source: str) -> bool:
 def replace_file(draft: Path, path: Path) -> None:
     """Put a database in the place of another, whose journals must not be applied to it.
 
-    Whoever ends here leaves the former one whole, or the new one. Raises Conflict when another process reads
+    A crash leaves either the former one or the new one, whole. Raises Conflict when another process reads
     the former one: what is in its journal cannot be moved into it then.
     """
     if path.exists():
@@ -293,7 +293,7 @@ def write_manifest(
 
 
 def read_manifest(raw: sqlite3.Connection, body: bytes | None, *, rows: Mapping[str, int]) -> BackupManifest:
-    """Return a backup's manifest; of a database that has none, what can be told. StoreError."""
+    """Return a backup's manifest; for a database without one, a manifest of what can be read. StoreError."""
     if body is not None:
         try:
             return msgspec.json.decode(body, type=BackupManifest)
@@ -376,7 +376,7 @@ def raising_sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def naming_full_disk(path: Path) -> Iterator[None]:
-    """Raise that the disk is full as a StoreError with the path of the file that was written."""
+    """Raise the error of a full disk as a StoreError with the path of the file that was written."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -27,7 +27,7 @@ class CompactReport(NamedTuple):
 
 
 def compact(location: DatabaseLocation, *, full: bool = False) -> CompactReport:
-    """Compact a database. Raises NotFound; StoreError when a hub uses it that would have to wait.
+    """Compact a database. Raises NotFound; StoreError when a hub uses it and would have to wait.
 
     SQLite writes the whole file again, during which nobody else may write. Postgres vacuums, which disturbs
     nobody and lets tables reuse their space; `full` writes all tables again.
@@ -61,7 +61,7 @@ def compact_file(path: Path, backend: Backend) -> CompactReport:
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Let SQLite write the new file there, whose free space was checked: /tmp may be small, and in memory."""
+    """Make SQLite write the new file into a folder whose free space was checked: /tmp may be in memory."""
     former = os.environ.get(TMPDIR)
     os.environ.setdefault(TMPDIR, str(folder))
     try:

@@ -79,7 +79,7 @@ _COPIES: dict[tuple[str, str, str], TableCopy] = {}
 
 
 def table_copy(table: Table, *, source: Backend, target: Backend) -> TableCopy:
-    """Return the statements of a table's copy, compiled once for each two kinds of database."""
+    """Return the statements of a table's copy, compiled once for each pair of kinds of database."""
     key = str(table.name), source.name, target.name
     if key not in _COPIES:
         _COPIES[key] = TableCopy(table, source=source, target=target)
@@ -100,7 +100,7 @@ class TableCopy:
         self.frees_values = not has_children or any(
             index.unique and index.dialect_options["sqlite"]["where"] is not None for index in table.indexes
         )
-        """Whether rows that differ are deleted first, with their children: another may need their values."""
+        """Whether rows that differ are deleted first, with their children: others may need their values."""
         self._names = [f"v{index}" for index in range(len(table.c))]
         columns = list(table.c)
         insert = target.insert(table).values(
@@ -158,7 +158,7 @@ class TableCopy:
 
 
 def compile_lookup(compiler: Compiler, table: Table) -> str:
-    """Return the query for `LOOKUP_KEYS` rows by their keys. It is long, and most copies need none."""
+    """Return the query for `LOOKUP_KEYS` rows by their keys. It is long, and most copies do not need it."""
     keys = list(table.primary_key.columns)
     return compiler.compile(
         select(*table.c).where(
@@ -187,7 +187,7 @@ class CopyReport(NamedTuple):
     """What a copy did. `rows` are those of each table, equal on both sides.
 
     `written` counts rows that were written by this process, `deleted` those that the source no longer had.
-    `new_rows` are rows that the source has got since the snapshot, by table; `changed` says whether it has
+    `new_rows` are rows that were added to the source since the snapshot, by table; `changed`: whether it has
     changed in another way that can be seen.
     """
 
@@ -317,7 +317,7 @@ class DatabaseCopy:
         return states
 
     def _run(self, target: BackendConnection, job: Callable[[], T]) -> T:
-        """Run a job on the target; its errors name the target, also while the source is read."""
+        """Run a job on the target. Its errors are the target's, even where the source is being read."""
         with raising_store_errors(self._target):
             return run_transaction(target, job)
 

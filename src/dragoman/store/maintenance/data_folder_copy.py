@@ -1,4 +1,4 @@
-"""Copies a database with what belongs to it: `DatabaseCopy` between two locations."""
+"""Copies a database with its files: `DatabaseCopy` between two locations."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def transfer(
 ) -> TransferReport:
     """Copy all rows; between two data folders also the key and the spools.
 
-    These are read before the rows, and written before a hub may start on the target: what moves from a spool
-    into the source in between is in both, and is stored once when it is replayed.
+    The files are read before the rows, and written before a hub may start on the target: what moves from a
+    spool into the source in between is in both, and is stored once when it is replayed.
 
     Raises BadRequest when both are one; NotFound, Conflict, StoreError.
     """
@@ -54,7 +54,7 @@ def transfer(
 
 
 def is_same_database(source: DatabaseLocation, target: DatabaseLocation) -> bool:
-    """Whether two addresses are those of one database: with `--replace` it would lose all its rows."""
+    """Return whether two addresses name one database: with `--replace` it would lose all its rows."""
     if source.identity == target.identity:
         return True
     if source.path is not None and target.path is not None:
@@ -66,7 +66,7 @@ def is_same_database(source: DatabaseLocation, target: DatabaseLocation) -> bool
 
 
 def read_place(location: DatabaseLocation) -> str | None:
-    """Return the same for each address of one schema of Postgres; None when the schema does not exist."""
+    """Return what identifies a schema of Postgres at any address; None when the schema does not exist."""
     backend = location.backend(exclusive=False)
     with snapshot(backend) as connection:
         row = connection.fetch_one(backend.compile(GET_PLACE), {})

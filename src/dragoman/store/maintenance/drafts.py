@@ -1,4 +1,4 @@
-"""Files that are made beside their place, and get their names when they are complete and on the disk."""
+"""Files that are written beside their final path, and renamed when they are complete and on the disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.store.sqlite import LOCK_FILE, lock_folder
 
 @contextmanager
 def draft_folder(file: Path) -> Iterator[Path]:
-    """A private folder beside a file in which it is made; one that a killed process left is emptied."""
+    """Open a private folder beside a file, to write it in. One that a killed process left is emptied."""
     folder = file.with_name(f"{file.name}.partial")
     try:
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -48,7 +48,7 @@ def remove(path: Path) -> None:
 
 
 def write_draft(path: Path, body: bytes) -> None:
-    """Write a private file, to the disk. OSError."""
+    """Write a private file and sync it to the disk. OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     with os.fdopen(descriptor, "wb") as opened:
         opened.write(body)

@@ -1,7 +1,7 @@
 """The files of a data folder that belong to its database: its key, and what waits in its spools.
 
-They are encrypted with, or have to be written to, the rows of one database. A backup has them, and so has a
-copy between two data folders; what the folder had of another database is moved aside.
+The key encrypts rows of one database, and the spools hold rows for it. So a backup has these files, and so
+has a copy between two data folders; the files that a folder had for another database are moved aside.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ReplacedFiles(NamedTuple):
 
 
 class FileDrafts:
-    """Files for a data folder, each whole on its disk before the first one gets its name.
+    """Files for a data folder, all complete on its disk before the first one gets its name.
 
-    So a full disk changes none. Whoever publishes them keeps hubs from the folder until that is done.
+    So a full disk changes nothing. The caller of `publish` keeps hubs from the folder until that is done.
     """
 
     def __init__(self, folder: Path, bodies: Mapping[str, bytes], *, place: Path) -> None:
@@ -93,7 +93,7 @@ class FileDrafts:
         return self.replaced
 
     def _keep_former_key(self) -> Path | None:
-        """Give the folder's key a second name if it gets another one; return that."""
+        """Give the folder's former key another name if the key is replaced; return its path."""
         key = self._folder / FOLDER_KEY_FILE
         if FOLDER_KEY_FILE not in self._bodies or not key.exists() or self._has(key):
             return None
@@ -105,7 +105,7 @@ class FileDrafts:
         return replaced
 
     def _move_spools(self) -> Path | None:
-        """Move what waits for the former database to a new folder; return that, None if nothing waits."""
+        """Move spools of the former database to a new folder; return that, None if there are none."""
         place = unused_path(self._folder / f"spools.replaced-{time_stamp()}")
         with ExitStack() as locks:
             for path in [path for path in find_spools(self._folder, locks) if not self._has(path)]:
@@ -118,7 +118,7 @@ class FileDrafts:
         return place
 
     def _has(self, path: Path) -> bool:
-        """Whether one of these files is there already: this process is not the first that publishes them."""
+        """Return whether a path has its new content already: an earlier process has published it."""
         body = self._bodies.get(path.relative_to(self._folder).as_posix())
         return body is not None and path.read_bytes() == body
 

@@ -66,7 +66,7 @@ class DatabaseLocation(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The same for the same database: its address, and a hash of the parameters that are not shown."""
+        """What identifies the database: its address, and a hash of the parameters that are not shown."""
         if self.path is not None:
             return f"sqlite:{self.path.resolve()}"
         everything = parse_url(self.url or "")

@@ -1,4 +1,4 @@
-"""All rows of a table, in batches of bounded size, in one form for all databases; and their digest."""
+"""All rows of a table in batches of bounded size, in the same form for both databases; and their digest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DERIVED = (passages, indexed_sessions, indexed_messages, hosts, host_reservation
 """What is not copied: the search index, which searches build from the messages, and rows of running hosts."""
 
 TABLES: Final[Sequence[Table]] = [table for table in metadata.sorted_tables if table not in DERIVED]
-"""What is copied; a table stands behind those that it refers to."""
+"""What is copied; a table comes after those that it refers to."""
 
 BATCH_ROWS = 1_000
 BATCH_BYTES = 8_000_000  # of texts and bodies in one batch, unless a single row has more
@@ -64,7 +64,7 @@ class TableDigest:
 
 
 class RowFormat:
-    """The form of a table's rows: booleans as such, also those of SQLite; all else is the same everywhere.
+    """The form of a table's rows: booleans are `bool`, also those of SQLite; all else is the same everywhere.
 
     With `replace_nul`, texts have U+FFFD for U+0000, which Postgres cannot store.
     """
@@ -129,7 +129,7 @@ class RowStatements:
         return [row[place] for place in self.key_places]
 
     def batches(self, connection: DatabaseConnection, after: Key | None = None) -> Iterator[Sequence[Row]]:
-        """Yield the rows behind the key `after`, as the driver returns them."""
+        """Yield the rows after the key `after`, as the driver returns them."""
         place = after
         while True:
             params = {} if place is None else key_params("after", place)

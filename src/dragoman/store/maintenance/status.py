@@ -1,4 +1,4 @@
-"""What a database holds: versions, sizes, rows, and what retention would delete."""
+"""The state of a database: versions, sizes, rows, and what retention would delete."""
 
 from __future__ import annotations
 

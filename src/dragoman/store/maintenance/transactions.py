@@ -1,4 +1,4 @@
-"""Transactions on connections that maintenance opens itself, without a loop and a writer."""
+"""Transactions on connections that maintenance opens itself, without an event loop and a writer thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def snapshot(backend: Backend) -> Iterator[BackendConnection]:
 
 
 def run_transaction(connection: BackendConnection, job: Callable[[], T]) -> T:
-    """Run a job in a transaction and commit it; again, where the connection asks for that."""
+    """Run a job in a transaction and commit it. On RetryTransaction, repeat it, up to MAX_ATTEMPTS times."""
     for attempt in range(MAX_ATTEMPTS):
         connection.begin()
         try:

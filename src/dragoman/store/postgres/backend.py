@@ -52,14 +52,14 @@ from dragoman.store.sqlite import lock_folder
 
 Connected = TypeVar("Connected", bound=RawConnection)
 DatabaseUse: TypeAlias = Literal["host", "maintenance", "beside"]
-"""A hub is one of the hosts of a database; maintenance has it alone; a command works beside them."""
+"""A hub is one of the hosts of a database; maintenance uses it alone; a command works "beside" them."""
 
 TRY_LOCK_NAME = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(current_schema()))"
 INSPECT = """
 SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('server_version'), current_schema(),
     current_setting('max_connections'), (SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL)
 """
-# A lock is waited for as long as SQLite waits for its one; a frozen process does not keep its locks for ever.
+# `lock_timeout` is as long as SQLite's; a frozen process does not keep its locks for ever.
 # Statements are short, and compiling them to machine code takes longer than running them.
 SETTINGS = b"SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 PREPARE_THRESHOLD = 2  # runs of a statement until the server prepares it
@@ -82,7 +82,7 @@ CA_HINT = (
     "name the certificate of the CA that has signed the server's with sslrootcert=FILE, or sslrootcert=system"
 )
 CLIENT_HINT = "the server refuses the certificate that sslcert names: its CA, its dates or its revocation"
-# What libpq says where waiting does not help, and what does.
+# Texts of libpq's errors after which retrying does not help, and the hint for each.
 REFUSALS: Mapping[str, str] = {
     "certificate verify failed": CA_HINT,
     "root certificate file": CA_HINT,
@@ -105,10 +105,10 @@ CONNECT_HINT = "check that the server runs and that the URL names its host, port
 
 
 class DatabaseReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a database is: its version, the revision of its tables (None without any), the connections to it.
+    """A database: its version, the revision of its tables (None without any), the connections to it.
 
     `clock_skew` is by how many seconds the server's clock is ahead of this machine's; `used_by` are the hosts
-    that share it, or the maintenance that has it.
+    that share it, or the maintenance that uses it.
     """
 
     url: str
@@ -183,7 +183,7 @@ class PostgresBackend:
         raise failure
 
     def inspect(self) -> DatabaseReport:
-        """Look at the database without changing it. Raises StoreError when it cannot be used."""
+        """Read the state of the database without changing it. Raises StoreError when it cannot be used."""
         try:
             with closing(self._open()) as raw:
                 if locks.fetch_value(raw, "SELECT current_schema()") is None:
@@ -212,7 +212,7 @@ class PostgresBackend:
         raise failure
 
     def find_users(self) -> str | None:
-        """Return the hosts that share the database, in words; None without any. Raises StoreError."""
+        """Return the hosts that share the database, as text; None without any. Raises StoreError."""
         try:
             with closing(self._open()) as raw:
                 return locks.find_users(raw)
@@ -280,11 +280,11 @@ class PostgresBackend:
         return None
 
     def connect_signals(self, signals: HostSignals) -> SignalConnection:
-        """Return a connection, not yet begun, between the signals of this host and those of the others."""
+        """Return a connection, not opened yet, that exchanges signals with the other hosts."""
         return SignalConnection(signals, self.open_watched)
 
     def open_watched(self, *, autocommit: bool = True) -> WatchedConnection:
-        """Open a connection that is replaced when it carries nothing any more, for a use of its own."""
+        """Open a separate connection, which `ConnectionWatch` cuts when it carries nothing."""
         name = None if self.membership is None else self.membership.pool_name
         raw = self._connect_as(name, WatchedConnection, autocommit=autocommit)
         if self.membership is not None:
@@ -305,9 +305,9 @@ class PostgresBackend:
         return self._open_as(None if self.membership is None else self.membership.pool_name)
 
     def cut_connections(self) -> StoreError:
-        """Cut all connections, for the server does not answer; return the outage.
+        """Cut all connections, because the server does not answer; return the outage.
 
-        What is under way ends as if the server had closed them.
+        Running statements end as if the server had closed the connections.
         """
         with self._opened_guard:
             opened = list(self._opened)
@@ -400,7 +400,7 @@ class PostgresBackend:
 def unlocking(raw: RawConnection) -> Iterator[None]:
     """Give back the locks of a connection at the end, and close it.
 
-    Closing alone does so too, but only when the server has noticed: the next one would find it locked.
+    Closing alone releases them later, once the server has noticed, and until then others find them locked.
     """
     with closing(raw):
         yield
@@ -415,9 +415,9 @@ def primary_message(error: psycopg.Error) -> str:
 
 
 def is_outage(error: psycopg.OperationalError) -> bool:
-    """Whether an error without a state is one of the network or of a server that starts or stops.
+    """Return whether an error without a state is one of the network, or of a server that starts or stops.
 
-    Waiting does not help with the others: TLS, parameters, and what a server answers with "FATAL", such as a
+    Waiting does not help with others: TLS, parameters, and what a server answers with "FATAL", such as a
     wrong user, password or database name.
     """
     text = str(error)
@@ -427,7 +427,7 @@ def is_outage(error: psycopg.OperationalError) -> bool:
 
 
 def without_database_traceback(record: logging.LogRecord) -> bool:
-    """Filter a library's log records: an outage loses its traceback, which names the database, for its type.
+    """Filter a library's log records: replace an outage's traceback, which names the database, by its type.
 
     The hub logs an outage itself, once.
     """

@@ -1,9 +1,10 @@
 """Statements that wait for the next round trip, collected by their SQL.
 
-One statement with 100 sets of parameters costs a fraction of 100 statements. Statements are reordered for it,
-therefore those that share an id (of a session, a run, a call, …) keep their order, and one without any id
-keeps its place among all others. What returns something overtakes statements with other ids. The rows of a
-statement are sorted by their first id: processes that write to the same rows lock them in the same order.
+One statement with 100 sets of parameters costs a fraction of 100 statements. Statements are reordered for
+that, but those that share an id (of a session, a run, a call, …) keep their order, and one without any id
+keeps its place among all others. A query is sent before waiting statements with other ids. The rows of a
+statement are sorted by their first id, so that processes which write to the same rows lock them in the same
+order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from dragoman.store.connection import Params
 
-# Parameters that are ids. Two statements that do not commute have to have a value of these in common.
+# Parameters that are ids. Two statements that do not commute must share a value of one of these.
 ID_NAMES = (
     "session_id",
     "id",
@@ -48,7 +49,7 @@ class StatementBatch:
         self._row_count = 0
 
     def add(self, sql: str, params: Params) -> int:
-        """Add a statement behind all that it depends on; return how many rows wait."""
+        """Add a statement after all that it depends on; return how many rows wait."""
         ids = [params[name] for name in ID_NAMES if params.get(name) is not None]
         at = self._last_by_sql.get(sql, -1)
         least = max((self._last_by_id.get(id, 0) for id in ids), default=len(self._statements))
@@ -70,7 +71,7 @@ class StatementBatch:
         return bool(self._first_allowed or not ids or not self._last_by_id.keys().isdisjoint(ids))
 
     def take(self) -> Sequence[BatchedStatement]:
-        """Return all statements in an order in which they can be sent, and forget them."""
+        """Return all statements in an order in which they can be sent, and remove them."""
         statements = self._statements
         for statement in statements:
             if len(statement.rows) > 1:
@@ -79,7 +80,7 @@ class StatementBatch:
         return statements
 
     def clear(self) -> None:
-        """Forget all statements."""
+        """Remove all statements."""
         if self._row_count:
             self._statements = []
             self._last_by_sql = {}

@@ -26,8 +26,8 @@ RawConnection: TypeAlias = psycopg.Connection[Row]
 
 # A transaction that writes gets its id at once, in the same round trip: a lost commit is looked up by it.
 BEGIN_WRITING = b"BEGIN; SELECT pg_current_xact_id()"
-# Two groups may take the same locks in another order, which the server would notice after a second. After the
-# beginning of any transaction this returns its id again, none if it has got none.
+# Two groups may take the same locks in different orders, which the server would notice after a second. After
+# the BEGIN of any transaction this returns its id again, or NULL if it has none.
 LIMIT_WAITING = b"; SELECT pg_current_xact_id_if_assigned(), set_config('lock_timeout', '50ms', true)"
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtext(%(name)s), hashtext(current_schema()))"
@@ -41,7 +41,7 @@ NUL, REPLACEMENT = "\0", "\ufffd"
 
 @contextmanager
 def closing_on_error(raw: RawConnection) -> Iterator[RawConnection]:
-    """Close a connection that cannot be used as it was opened for."""
+    """Close a connection if the block raises."""
     try:
         yield raw
     except BaseException:
@@ -69,7 +69,7 @@ class PostgresConnection:
         self._batch = StatementBatch()
         self._transaction_id: str | None = None
         self.asked_at: float | None = None
-        """Since when an answer of the server is waited for, on the monotonic clock; None while it is not."""
+        """Since when the server owes an answer, on the monotonic clock; None while it does not."""
         self._open()
 
     def execute(self, sql: str, params: Params) -> int:
@@ -140,7 +140,7 @@ class PostgresConnection:
             self._raw.close()
 
     def cut(self) -> None:
-        """Let whoever waits for the server on this connection, in another thread, find it lost."""
+        """Shut the connection down, so that a thread that waits for the server finds it lost."""
         cut(self._raw)
 
     def _open(self) -> None:
@@ -196,8 +196,8 @@ class PostgresConnection:
 
     def _raise_retryable(self, error: psycopg.Error) -> None:
         if isinstance(error, psycopg.errors.InvalidSqlStatementName):
-            # The driver takes a statement for prepared that the server lacks, as after a pipeline that was
-            # aborted, and would do so for ever: the transaction is repeated on a new connection.
+            # The driver believes a statement to be prepared that the server lacks, as after an aborted
+            # pipeline, and would do so for ever: the transaction is repeated on a new connection.
             self.close()
         if self._raw.closed or isinstance(error, RETRIED):
             raise RetryTransaction from error
@@ -245,7 +245,7 @@ def run_command(raw: RawConnection, sql: bytes) -> str | None:
 
 
 def is_closed(raw: RawConnection) -> bool:
-    """Whether the server has closed an idle connection: it sends nothing to one otherwise."""
+    """Return whether the server has closed an idle connection: anything that arrives there says so."""
     if raw.closed:
         return True
     poll = select.poll()
@@ -254,7 +254,7 @@ def is_closed(raw: RawConnection) -> bool:
 
 
 def cut(raw: RawConnection) -> None:
-    """Let whoever waits for the server on this connection, in any thread, find it lost."""
+    """Shut a connection down, so that a thread that waits for the server finds it lost."""
     with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(raw.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 

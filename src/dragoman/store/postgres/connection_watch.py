@@ -1,10 +1,10 @@
 """Finds connections to Postgres that carry nothing any more, while the server works.
 
-A firewall or a pooler may forget one connection of many and close none of its ends: this process waits for
-an answer, and the server process at the other end for a statement. The system notices that only where packets
-are not acknowledged (`tcp_user_timeout`). So a connection of a host that has been without an answer for a
-while is looked up at the server, over another one. A statement that the server executes is let be, however
-long it takes or waits for a lock.
+A firewall or a pooler may drop one connection of many and close neither end: this process waits for an
+answer, and the server process at the other end for a statement. The system notices that only where packets
+are not acknowledged (`tcp_user_timeout`). So when a connection has been without an answer for a while, the
+server is asked over another one. A statement that the server executes is left alone, however long it takes
+or waits for a lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.store.connection import Row
 from dragoman.store.postgres.connection import PostgresConnection, RawConnection, cut, run_command
 
 log = logging.getLogger(__name__)
-SILENT = 10.0  # seconds without an answer after which the server is asked whether it works on one
+SILENT = 10.0  # seconds without an answer after which the server is asked whether it executes a statement
 ACTIVE = "SELECT pid FROM pg_stat_activity WHERE pid = ANY(%s) AND state = 'active'"
 
 
@@ -48,7 +48,7 @@ class WatchedConnection(psycopg.Connection[Row]):
             self.asked_at = None
 
     def cut(self) -> None:
-        """Let whoever waits for the server, in any thread, find the connection lost."""
+        """Shut the connection down, so that a thread that waits for the server finds it lost."""
         cut(self)
 
 
@@ -56,7 +56,7 @@ Watched: TypeAlias = PostgresConnection | WatchedConnection
 
 
 class ConnectionWatch:
-    """Watches the connections of a host. `look` is called again and again, in one thread."""
+    """Watches the connections of a host. `check` is called periodically, in one thread."""
 
     def __init__(self) -> None:
         self._connections: WeakSet[Watched] = WeakSet()
@@ -65,7 +65,7 @@ class ConnectionWatch:
         """Watch a connection, until it is dropped. From any thread."""
         self._connections.add(connection)
 
-    def look(self, raw: RawConnection) -> None:
+    def check(self, raw: RawConnection) -> None:
         """Cut the connections whose statements the server does not execute; `raw` asks it.
 
         Whoever waits on one finds it lost, and repeats the transaction on another one.

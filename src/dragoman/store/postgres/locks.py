@@ -14,7 +14,7 @@ HOST_LOCK = 0x64726168
 RESCUE_LOCK = 0x64726169
 FENCE_LOCK = 0x6472616A
 
-LOCK_SECONDS = 2.0  # for which the lock of a process that ended a moment ago is waited for
+LOCK_SECONDS = 2.0  # to wait for the lock of a process that ended a moment ago
 LOCK_INTERVAL = 0.05
 SHARE_SCHEMA = "SELECT pg_try_advisory_lock_shared(%s, hashtext(current_schema()))"
 TAKE_SCHEMA = "SELECT pg_try_advisory_lock(%s, hashtext(current_schema()))"
@@ -57,7 +57,7 @@ def release_id(raw: RawConnection, id: str, *, lock: int) -> None:
 
 
 def find_users(raw: RawConnection) -> str | None:
-    """Return who has the schema, hosts or maintenance, in words; None without anybody."""
+    """Return who has locked the schema, hosts or maintenance, as text; None if nobody has."""
     users = raw.execute(FIND_USERS, (USE_LOCK,)).fetchall()
     return ", ".join("{!r} at {} (server process {})".format(*user) for user in users) or None
 

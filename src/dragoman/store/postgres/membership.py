@@ -1,16 +1,17 @@
 """This process as one of the hosts of a database: its locks, its tick, and which other hosts are dead.
 
 A host has a row in `hosts`, and a session advisory lock on a connection that does nothing else. A thread
-sends one query on it every `INTERVAL` seconds. The query shows this host to the others, which see in
-`pg_stat_activity` when it was answered, and the others to this one. A host is dead when its lock is free for
-`GRACE` seconds, since its process or its connection is gone, or when its last tick is `FROZEN` seconds old: a
-process that is stopped keeps its lock. The thread ticks only while the event loop answers. A host that has
-lost its own connection gives the others `RETURN_GRACE` seconds to come back: the server has cut them all.
-A tick that is not answered shows a server that keeps its connections and does nothing: see `on_mute`.
+sends one query (a tick) on it every `INTERVAL` seconds. The other hosts see in `pg_stat_activity` when it was
+answered, and its result shows the other hosts to this one. A host counts as dead when its lock has been free
+for `GRACE` seconds, because its process or its connection is gone, or when its last tick is `FROZEN` seconds
+old: a process that is stopped keeps its lock. The thread ticks only while the event loop answers. A host that
+has lost its own connection gives the others `RETURN_GRACE` seconds to come back, as the server may have cut
+all connections. A tick that is not answered shows a server that accepts connections but does nothing: see
+`on_mute`.
 
-Whoever finds a host dead fences it (`fenced_at`): each transaction that a host writes begins with a look at
-its own row, so a fenced one writes nothing any more. Times are those of the database, or of this process'
-monotonic clock; the clocks of machines are not compared.
+The host that finds another one dead fences it (`fenced_at`): each writing transaction of a host begins with a
+read of its own row, so a fenced host writes nothing any more. Times are those of the database, or of this
+process' monotonic clock; the clocks of different machines are not compared.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ FROZEN = 5.0  # seconds without a tick after which a host counts as frozen
 STALL = 10.0  # seconds without an answer of the event loop after which this host stops its ticks
 MUTE = 10.0  # seconds without an answer to a tick after which the database counts as down
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
-MAX_SKEW = 30.0  # seconds between this machine's clock and the server's that are worth a word
+MAX_SKEW = 30.0  # seconds between this machine's clock and the server's above which a warning is logged
 MAX_DRAWS = 5
 MAX_MACHINE = 24  # characters of its name in the id of a host
 SPACE_LENGTH = 6  # characters that tell apart machines and containers of the same name
@@ -89,7 +90,7 @@ TERMINATE = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = ANY(%s) AND datname = current_database() AND pid != pg_backend_pid()
 """
-# `state_change` is when the server had answered: a query that waits for the server does not make a host old.
+# `state_change` is when the server answered: a host whose query the server has not answered is not idle.
 TICK = f"""
 SELECT host.id, host.fenced_at IS NOT NULL, host.draining_at IS NOT NULL, lock.pid IS NOT NULL,
     CASE WHEN activity.state = 'idle'
@@ -104,7 +105,7 @@ LEFT JOIN pg_stat_activity activity ON activity.pid = lock.pid
 
 
 class HostState(NamedTuple):
-    """A host as a tick sees it. `idle` is for how many seconds it has sent nothing."""
+    """A host as a tick sees it. `idle` is the seconds since the server answered its last tick."""
 
     id: str
     is_fenced: bool
@@ -183,7 +184,7 @@ class Membership:
         self._beat_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dragoman-membership", daemon=True)
         self._thread.start()
-        self._look_for_answer()
+        self._check_answer()
 
     def watch(self, *, on_host_lost: Callable[[str], None], on_fenced: Callable[[], None]) -> None:
         """Set both callbacks; `on_fenced` is called at once if this host is fenced already."""
@@ -212,7 +213,7 @@ class Membership:
                 return
             self.is_fenced = True
         self._stopping.set()
-        log.error("other hosts took this one, %s, for dead and have taken its runs: it stops", self.id)
+        log.error("other hosts found this one, %s, dead and have taken over its runs: it stops", self.id)
         self._call(lambda: self.on_fenced and self.on_fenced())
 
     def _open(self) -> RawConnection:
@@ -281,14 +282,14 @@ class Membership:
             self._call(self._beat)
         return time.monotonic() - self._beat_at < STALL
 
-    def _look_for_answer(self) -> None:
-        """Call `on_mute` if the database does not answer, and look again later. On the event loop."""
+    def _check_answer(self) -> None:
+        """Call `on_mute` if the database does not answer, and schedule the next check. On the event loop."""
         asked_at, was_mute = self._asked_at, self._is_mute
         self._is_mute = asked_at is not None and time.monotonic() - asked_at >= MUTE
         if self._is_mute and not was_mute and self.on_mute is not None:
             self.on_mute()
         if self._loop is not None and not self._stopping.is_set():
-            self._loop.call_later(MUTE / 4, self._look_for_answer)
+            self._loop.call_later(MUTE / 4, self._check_answer)
 
     def _beat(self) -> None:
         self._beat_at = time.monotonic()
@@ -310,7 +311,7 @@ class Membership:
             self.notice_fence()
             raise HostFenced(self.id)
         self.is_draining = own.is_draining
-        self.connections.look(raw)
+        self.connections.check(raw)
         now = time.monotonic()
         self._report_fenced(raw, [state.id for state in states if state.is_fenced], now=now)
         for state in self._find_dead(states, now):
@@ -326,9 +327,9 @@ class Membership:
         return raw
 
     def _find_dead(self, states: Sequence[HostState], now: float) -> Sequence[HostState]:
-        """Return the hosts that have looked dead for `GRACE` seconds, seen without a gap.
+        """Return the hosts that have seemed dead for `GRACE` seconds without a gap between ticks.
 
-        One of this machine whose process has ended is dead at once.
+        A host of this machine whose process has ended is dead at once.
         """
         if now - self._observed_at > GRACE:
             self._suspected_since.clear()
@@ -378,13 +379,13 @@ class Membership:
                 self._report(raw, id, now=now)
 
     def _report(self, raw: RawConnection, id: str, *, now: float) -> None:
-        """Call `on_host_lost`, unless another host sees to it."""
+        """Call `on_host_lost`, unless another host handles that host."""
         if id in self._reported_at or locks.take_id(raw, id, lock=locks.RESCUE_LOCK):
             self._reported_at[id] = now
             self._call(lambda: self.on_host_lost and self.on_host_lost(id))
 
     def _disconnect(self) -> None:
-        """Close the connection, and forget what was seen and locked by it."""
+        """Close the connection, and reset what was observed and locked over it."""
         raw, self._raw = self._raw, None
         self._observed_at = 0.0
         self._suspected_since.clear()
@@ -426,13 +427,13 @@ def prepare_begin(raw: RawConnection, id: str) -> RawConnection:
 
 
 def fence_absent_hosts(raw: RawConnection) -> None:
-    """Fence all hosts: none has its locks. One whose connections are cut must not write after maintenance."""
+    """Fence all hosts, as none holds its lock: one that was cut off must not write after maintenance."""
     if locks.fetch_value(raw, "SELECT to_regclass(quote_ident(current_schema()) || '.hosts')") is not None:
         raw.execute(FENCE_ALL, (time.time(),))
 
 
 def terminate(raw: RawConnection, id: str) -> None:
-    """Let the server close all connections of a host, if this role may do that."""
+    """Make the server close all connections of a host, if this role may do that."""
     try:
         raw.execute(TERMINATE, ([membership_name(id), pool_name(id)],))
     except psycopg.errors.InsufficientPrivilege as error:
@@ -440,14 +441,14 @@ def terminate(raw: RawConnection, id: str) -> None:
 
 
 def read_states(raw: RawConnection) -> Sequence[HostState]:
-    """Return all hosts, this one and those that are fenced included."""
+    """Return all hosts, including this one and those that are fenced."""
     return [HostState(*row) for row in raw.execute(TICK).fetchall()]
 
 
 def has_ended(id: str) -> bool:
-    """Whether a host was a process of this machine, or container, that is no more.
+    """Return whether a host was a process of this machine or container that has ended.
 
-    One with the number of this process is an earlier one.
+    A host with this process's number that is not its own was an earlier process.
     """
     place, _, end = id.rpartition("-")
     machine, _, process = place.rpartition("-")
@@ -473,8 +474,8 @@ def new_host_id() -> str:
 
 @cache
 def process_space() -> str:
-    """Return what tells this machine and container from others of the same name: numbers of processes mean
-    something else there.
+    """Return what tells this machine and container from others of the same name, whose process numbers are
+    independent.
     """
     found = [str(uuid.getnode())]
     with suppress(OSError):  # of Linux

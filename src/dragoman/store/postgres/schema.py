@@ -23,8 +23,8 @@ from dragoman.store.tables.core import metadata
 DIALECT = dialect()  # type: ignore[no-untyped-call]
 POSITIONAL_DIALECT = dialect(paramstyle="format")  # type: ignore[no-untyped-call]
 LOCK = "SELECT pg_advisory_xact_lock(hashtext('dragoman schema'), hashtext(current_schema()))"
-# Another process may take longer to make or migrate the tables than locks of rows are waited for. One that is
-# frozen meanwhile is closed by the server.
+# Another process may take longer to create or migrate the tables than the timeout of row locks. One that is
+# frozen meanwhile is disconnected by the server.
 BE_PATIENT = "SELECT set_config('lock_timeout', '10min', true)"
 BE_IMPATIENT = "SELECT set_config('lock_timeout', '10s', true)"
 LIST_TABLES = """
@@ -42,7 +42,7 @@ def upgrade_schema(raw: RawConnection, name: str, *, accept_newer: bool = False)
         return
     with raw.transaction():
         raw.execute(BE_PATIENT)
-        raw.execute(LOCK)  # another process may be at it: then there is nothing left to do
+        raw.execute(LOCK)  # another process may be migrating: then there is nothing left to do
         raw.execute(BE_IMPATIENT)
         found = current_revision(raw, name)
         if found is None:
@@ -69,7 +69,7 @@ def current_revision(raw: RawConnection, name: str) -> str | None:
 
 
 def needs_migration(raw: RawConnection, name: str) -> bool:
-    """Whether there are tables of another revision than HEAD."""
+    """Return whether there are tables of another revision than HEAD."""
     return current_revision(raw, name) not in (None, HEAD)
 
 

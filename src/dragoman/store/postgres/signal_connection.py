@@ -1,10 +1,10 @@
-"""The connection over which a host tells the others of changes and hears of theirs: LISTEN and NOTIFY.
+"""The connection over which a host sends signals of changes and receives those of others: LISTEN and NOTIFY.
 
-A thread waits for the server and for what is to be sent. Notifications are few and short: each takes a lock
-of the whole database for a moment, and reaches every host. Live text goes from host to host instead.
+A thread waits for the server and for signals to send. Notifications are few and short: each takes a lock of
+the whole database for a moment, and reaches every host. The text of answers goes from host to host instead.
 
-No transaction of a run notifies: one session that listens and stays in a transaction lets the queue of the
-server fill up, and every commit that notifies then fails. Signals wait here meanwhile.
+No transaction of a run notifies: if one session listens and stays in a transaction, the server's queue fills
+up, and every commit that notifies fails. Signals wait here meanwhile.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.postgres.connection import RawConnection, is_closed
 
 log = logging.getLogger(__name__)
-CHECK_INTERVAL = 10.0  # seconds without a word after which the connection is tried
+CHECK_INTERVAL = 10.0  # seconds without a notification after which the connection is tested
 RETRY_INTERVAL = 0.5  # seconds between two attempts to connect
-MAX_WAITING = 10_000  # signals that wait for a connection; what is more is dropped, as in a gap
+MAX_WAITING = 10_000  # signals that wait for a connection; more are dropped, as in a gap
 CHANNEL = "SELECT 'dragoman_' || md5(current_schema())"  # a channel is one of the database, not of the schema
 REFUSED = (
     "signals to other hosts wait, because the server refuses them (%s): if its queue is full, "
@@ -43,7 +43,7 @@ class SignalConnection:
     def __init__(self, signals: HostSignals, connect: Callable[[], RawConnection]) -> None:
         self._signals = signals
         self._connect = connect
-        self._prefix = f"{new_id('host')}\n"  # what this host sends it hears as well
+        self._prefix = f"{new_id('host')}\n"  # a host also receives its own notifications
         self._loop = asyncio.get_running_loop()
         self._guard = threading.Lock()
         self._waiting: list[str] = []
@@ -60,7 +60,7 @@ class SignalConnection:
         self._thread.start()
 
     def close(self) -> None:
-        """Send what waits, if the connection is there, and close it. Blocks."""
+        """Send the waiting signals if there is a connection, and close it. Blocks."""
         self._signals.post = None
         self._is_stopping = True
         self._wake()
@@ -75,7 +75,7 @@ class SignalConnection:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it is awake
+        with suppress(BlockingIOError):  # the pipe is full, so the thread is awake
             os.write(self._wake_writer, b"\0")
 
     def _run(self) -> None:
@@ -84,7 +84,7 @@ class SignalConnection:
                 with self._connect() as raw:
                     self._serve(raw)
             except (psycopg.Error, OSError, StoreError) as error:
-                log.debug("the signals of other hosts cannot be heard now: %s", type(error).__name__)
+                log.debug("signals of other hosts cannot be received now: %s", type(error).__name__)
             except Exception:
                 log.exception("the connection for signals failed")
             if not self._is_stopping:
@@ -112,9 +112,9 @@ class SignalConnection:
             self._drain()
 
     def _send(self, raw: RawConnection, channel: str) -> bool:
-        """Send what waits; False if the server does not take it now: then it goes on waiting.
+        """Send the waiting signals; False if the server refuses them now: then they keep waiting.
 
-        So does what a lost connection may not have carried. Raises psycopg.Error.
+        So do signals that a lost connection may not have sent. Raises psycopg.Error.
         """
         texts = self._take()
         try:
@@ -131,7 +131,7 @@ class SignalConnection:
         return True
 
     def _read(self, raw: RawConnection) -> None:
-        """Take what the server has sent by itself. Raises psycopg.OperationalError when it has closed."""
+        """Read notifications. Raises psycopg.OperationalError when the server has closed the connection."""
         raw.pgconn.consume_input()
         while (found := raw.pgconn.notifies()) is not None:
             self._receive(found.extra.decode())

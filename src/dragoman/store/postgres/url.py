@@ -1,4 +1,4 @@
-"""The address of a Postgres database: a URL, the parameters in it, and what of it may be shown."""
+"""The URL of a Postgres database: its parameters, and the parts that may be shown."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def parse_url(url: str) -> dict[str, Any]:
 
 
 def is_misread(url: str, params: Mapping[str, Any]) -> bool:
-    """Whether an unquoted character lets libpq take a part of a password for something else.
+    """Return whether libpq reads a part of a password as something else, because of an unquoted character.
 
-    Errors of a connection would quote that part, as the name of a host, say.
+    Errors of a connection would quote that part, for example as the name of a host.
     """
     rest = url.partition("://")[2].partition("?")[0]
     path = rest.partition("/")[2]
@@ -78,7 +78,7 @@ def shown_url(url: str) -> str:
 
 
 def url_secrets(url: str) -> set[str]:
-    """Return what in the URL of a database must not be shown: passwords, as written and as meant."""
+    """Return the parts of a database's URL that must not be shown: passwords, as written and unquoted."""
     text, query = url.partition("?")[::2]
     written = [text.partition("://")[2].rpartition("@")[0].partition(":")[2]]
     pairs = [pair.partition("=") for pair in query.split("&")]

@@ -1,8 +1,8 @@
-"""Forks of sessions, and the branches within one: what stands beside a message, and which branch is active.
+"""Forks of sessions, and the branches within one: the versions of a message, and which branch is active.
 
-A fork shares the messages before the one that it was made at, and has a copy of that one: what a session has
-behind a message never changes that message. A session that is deleted while forks share its messages leaves
-them in a session of the kind `ancestor`, which no client sees and which goes with the last fork.
+A fork shares the messages before the one that it was made at, since a message that others follow never
+changes, and has a copy of that one. When a session is deleted while forks share its messages, these stay in a
+session of the kind `ancestor`, which no client sees and which is deleted with the last fork.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Conversations of the Responses API in the database: items in their order, to which responses add theirs.
+"""Conversations of the Responses API in the database: ordered items, to which responses add theirs.
 
 A conversation of one owner is not found by another.
 """
@@ -126,7 +126,7 @@ class ConversationRepository:
     async def create(
         self, conversation: Conversation, items: Sequence[ConversationItem], *, max_size: int
     ) -> None:
-        """Insert a conversation with items; delete the owner's oldest ones above `max_size` bytes of all."""
+        """Insert a conversation with items; above `max_size` bytes, delete the owner's least recently used."""
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute(self._sql.insert, to_row(conversation))
@@ -157,7 +157,7 @@ class ConversationRepository:
             raise conversation_not_found(id)
 
     async def append(self, id: str, items: Sequence[ConversationItem], *, owner: str, max_size: int) -> None:
-        """Add items; one that is there is not added again. See `create`. Raises ResponseNotFound."""
+        """Add items that the conversation does not have yet. See `create`. Raises ResponseNotFound."""
 
         def job(connection: DatabaseConnection) -> None:
             found = self._load(connection, id, owner=owner, locked=True)
@@ -181,7 +181,7 @@ class ConversationRepository:
     async def page(
         self, id: str, *, owner: str, after: str | None, limit: int, newest_first: bool
     ) -> Sequence[ConversationItem]:
-        """Return the first items behind the item `after`. Raises ResponseNotFound."""
+        """Return the first items after the item `after`. Raises ResponseNotFound."""
 
         def query(connection: DatabaseConnection) -> Sequence[ConversationItem]:
             self._load(connection, id, owner=owner)

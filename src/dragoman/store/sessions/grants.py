@@ -61,7 +61,7 @@ class GrantStatements:
 
 
 class GrantRepository:
-    """The grants of all sessions. Whether the caller may change them is checked above."""
+    """The grants of all sessions. The caller checks who may change them."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float], events: HubEventRepository) -> None:
         self._database = database

@@ -23,7 +23,7 @@ CHECK_INTERVAL = 60.0  # seconds
 
 
 class StallDetector:
-    """Looks for tasks that wait in a queue, or for a person or another task, for too long."""
+    """Finds tasks that wait in a queue, or for a person or another task, for too long."""
 
     def __init__(
         self, store: Store, *, on_stall: Callable[[str], None], clock: Callable[[], float] = time.time
@@ -38,12 +38,12 @@ class StallDetector:
         while True:
             try:
                 if self._store.database.is_up:
-                    await self.look()
+                    await self.check()
             except (StoreError, Unavailable) as error:
-                log.info("tasks that stall are looked for later: %s", error.message)
+                log.info("tasks that stall are checked later: %s", error.message)
             await asyncio.sleep(CHECK_INTERVAL)
 
-    async def look(self) -> Sequence[TeamTask]:
+    async def check(self) -> Sequence[TeamTask]:
         """Give the notices that are due, and return their tasks. Raises StoreError, Unavailable."""
         noticed: list[TeamTask] = []
         for number, kind, seconds in LEVELS:

@@ -85,7 +85,7 @@ class FileWatcher:
             self._changed.clear()
             has_some, began = True, time.monotonic()
             try:
-                has_some = await self.look(is_new=is_new)
+                has_some = await self.scan(is_new=is_new)
             except (StoreError, Unavailable) as error:
                 log.info("files for triggers are scanned later: %s", error.message)
             with suppress(TimeoutError):
@@ -94,7 +94,7 @@ class FileWatcher:
                 async with asyncio.timeout(delay):
                     await self._changed.wait()
 
-    async def look(self, *, is_new: bool = True) -> bool:
+    async def scan(self, *, is_new: bool = True) -> bool:
         """Scan once; return whether there are triggers that wait for files. Raises StoreError, Unavailable.
 
         The triggers are read again if they are new, and now and then: another host may have changed them.

@@ -1,6 +1,6 @@
 """Agents of the hub as models of the Responses API: `agent/NAME`.
 
-A chain of responses is a session, and a response is a run in it. What a client says of its history is not
+A chain of responses is a session, and a response is a run in it. The history that a client sends is not
 trusted: only what follows the last item that the hub made is new. A request that continues an earlier
 response of the chain continues in a fork of the session.
 """
@@ -95,7 +95,7 @@ class AgentRequested(Exception):
 
 
 class DetachedAgentResponse(msgspec.Struct, frozen=True):
-    """A response that is made in the background; `streams`: its client wants its events."""
+    """A response that is made in the background; `streams`: whether its client wants its events."""
 
     response: StoredResponse
     streams: bool
@@ -159,9 +159,10 @@ class AgentResponses:
         background: BackgroundResponses,
         memory: ResponseMemory | None = None,
     ) -> DetachedAgentResponse | None:
-        """Run the agent on what is new in a request; answer as JSON or as a stream.
+        """Run the agent on the new items of a request; answer as JSON or as a stream.
 
-        `memory` has the warm-ups of a connection. Returns a response in the background unanswered.
+        `memory` has the warm-ups of a connection. A response in the background is
+        returned, and has yet to be answered.
         """
         identity = exchange.identity
         name = self.require_agent(RawRequestBody(body).model, identity=identity)
@@ -185,7 +186,7 @@ class AgentResponses:
             answer = self._background_answer(agent_input, started, encoder=encoder, previous=previous)
             try:
                 return DetachedAgentResponse(await background.start(exchange, answer), state.stream)
-            except DragomanError:  # nobody would find its answer
+            except DragomanError:  # the response is not stored, so nobody could read the run's answer
                 if answer.stop is not None:
                     await answer.stop()
                 raise
@@ -272,7 +273,7 @@ class AgentResponses:
         message = await self._store.messages.get(session.id, turn.message_id)
         if run is None or message is None:
             raise ResponseNotFound("the run of this response is gone")
-        if run.status == "running":  # a host is about to go on with it
+        if run.status == "running":  # a host is about to continue it
             return None
         position = START_POSITION._replace(builders=min(turn.parts, len(message.parts)))
         answer = StoredAnswer(run.id, message, position, run.error)
@@ -282,7 +283,7 @@ class AgentResponses:
             encoder.encode([event])
         try:
             encoder.end()
-        except ProviderError as error:  # it was closed without an end
+        except ProviderError as error:  # the run's events have no end
             encoder.encode_error(error)
         return _encode(encoder.response)
 
@@ -307,7 +308,7 @@ class AgentResponses:
     async def _find_previous(
         self, state: RequestState, *, owner: str
     ) -> tuple[PreviousResponse | None, RequestState]:
-        """Return the response that a request continues, and the request with what is new in it."""
+        """Return the response that a request continues, and the request with only its new items."""
         id, first = state.previous_id, 0
         if id is None:
             for index, head in enumerate(state.heads):
@@ -340,21 +341,21 @@ class AgentResponses:
         message = user_message(agent_input.parsed)
         if previous is None:
             if message is None or agent_input.outputs or agent_input.answers:
-                raise BadRequest("input must have a message of the user", field="input")
+                raise BadRequest("input must have a user message", field="input")
             return new_id("responses"), NewMessage(message), ()
         session = await self._session(previous.turn, owner=caller.owner)
         stored = await self._store.messages.list(session.id)
         is_last = bool(stored) and stored[-1].id == previous.turn.message_id
         if agent_input.outputs or agent_input.answers:
             if not is_last or message is not None:
-                text = "outputs and approvals must be for the last response, without a message beside them"
+                text = "outputs and approvals must be for the last response, and come without a new message"
                 raise BadRequest(text, field="input")
             action = continue_answer(stored[-1], agent_input)
             ids = {answer.tool_call_id for answer in action.answers}
             calls = [call for call in stored[-1].tool_calls if call.tool_call_id in ids]
             return previous.turn.session, action, calls
         if message is None:
-            raise BadRequest("input has nothing new", field="input")
+            raise BadRequest("input has no new item", field="input")
         if is_last:
             return previous.turn.session, NewMessage(message), ()
         fork_id = new_id("responses")
@@ -413,7 +414,7 @@ class AgentResponses:
     async def _record(
         self, raw: bytes, *, state: RequestState, previous: PreviousResponse | None, owner: str
     ) -> None:
-        """Store a response, whatever `store` says: the session has it too, and continues by it."""
+        """Store a response, whatever `store` says: its session is stored too, and is found through it."""
         response = await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))
         body, added, now = raw.decode(), _encode(list(state.items)).decode(), time.time()
         stored = StoredResponse(
@@ -432,7 +433,7 @@ class AgentResponses:
 
 
 def after_warm_up(state: RequestState, memory: ResponseMemory) -> RequestState:
-    """Return a request that continues a warm-up with the items of that: no run has answered them."""
+    """Return a request that continues a warm-up, with the warm-up's items, which no run has answered."""
     warm_up = memory.find(state.previous_id or "")
     if warm_up is None:
         return state
@@ -442,7 +443,7 @@ def after_warm_up(state: RequestState, memory: ResponseMemory) -> RequestState:
 
 
 async def read_run(exchange: Exchange, started: StartedRun, *, encoder: ResponsesStreamEncoder) -> None:
-    """Read a run to its end; `encoder.response` sums it up."""
+    """Read a run to its end; `encoder.response` is then the whole response. ClientDisconnected."""
     with DisconnectWatch(exchange, at_once=True) as watch, started.follow() as follower:
         while (batch := await follower.next()) is not None:
             await encode_batch(encoder, batch)
@@ -451,7 +452,7 @@ async def read_run(exchange: Exchange, started: StartedRun, *, encoder: Response
 
 
 def message_id_of(started: StartedRun | StoredAnswer) -> str:
-    """Return the id of the message that answers."""
+    """Return the id of the message that holds the answer."""
     return started.message.id if isinstance(started, StoredAnswer) else started.run.row.message_id
 
 

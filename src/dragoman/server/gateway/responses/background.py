@@ -1,7 +1,8 @@
-"""Responses in the background: made by tasks that belong to no connection, followed through the database.
+"""Responses in the background: made by asyncio tasks without a connection, followed through the database.
 
-Its events are written as they come, so that any host can show them, from any of them on. A process that makes
-a response says so every second; when it does not, the response has failed with it.
+The events of a response are written as they come, so that any host can send them, beginning at any event. The
+process that makes a response updates its row every `WRITE_INTERVAL`; a response that was not updated for
+`LOST_AFTER` has failed with its process.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 WRITE_INTERVAL = 0.5  # seconds between two writes of events
 ROW_SIZE = 1_000_000  # bytes of events that are written and read at once
-POLL_INTERVAL = 0.2  # seconds between two looks for events
-LOST_AFTER = 20.0  # seconds without a sign of life of the process that makes a response
+POLL_INTERVAL = 0.2  # seconds between two queries for new events
+LOST_AFTER = 20.0  # seconds without an update by the process that makes a response
 CANCEL_SECONDS = 5.0  # that a cancel request waits for the process that makes the response
-MAX_REFUSALS = 20  # times that a database which is there does not take the end of a response
+MAX_REFUSALS = 20  # failed attempts to store the end of a response while the database is up
 MAX_ACTIVE = 1_000  # responses of this process at once
 MAX_OWNER_ACTIVE = 250  # of one owner
 
@@ -60,7 +61,7 @@ Serve = Callable[[Exchange], Awaitable[None]]
 
 
 class BackgroundAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers a request in the background: `serve`, on an exchange whose client never leaves.
+    """How a request is answered in the background: by `serve`, on an exchange whose client never disconnects.
 
     `encoder` encodes the first events. `stop` ends an answer that continues without this process, such as an
     agent's run: its response is left as it is when the process stops, and found again.
@@ -77,7 +78,7 @@ class LastingAnswers(Protocol):
     """The answers that continue without the process that began them: those of agents."""
 
     async def find(self, response: StoredResponse) -> bytes | None:
-        """Return the response object of one that has ended; None while it continues. Raises ResponseNotFound
+        """Return the response object of an answer that has ended; None while it continues. ResponseNotFound
         if nothing answers it any more.
         """
         ...
@@ -96,12 +97,12 @@ class BackgroundResponses:
 
     def __init__(self, states: ResponseStates, lasting: LastingAnswers) -> None:
         self.work = ActiveWork()
-        """The responses by key: they end with it."""
+        """The responses by API key: they end when their key does."""
         self._states = states
         self._lasting = lasting
         self._active: dict[str, asyncio.Task[None]] = {}
         self._active_by_owner: Counter[str] = Counter()
-        self._ending: set[str] = set()  # those that have ended, and are being stored
+        self._ending: set[str] = set()  # ids of responses that have ended and are being stored
         self._is_closed = False
 
     def check_room(self, request: RequestState, *, owner: str) -> None:
@@ -153,7 +154,7 @@ class BackgroundResponses:
         return await self._states.repository.get(id, owner=owner)
 
     async def _find_lasting(self, response: StoredResponse) -> StoredResponse:
-        """Return a response whose answer went on without the process that began it. ResponseNotFound."""
+        """Return a response whose answer continued without the process that began it. ResponseNotFound."""
         raw = await self._lasting.find(response)
         if raw is None:
             return response
@@ -170,7 +171,7 @@ class BackgroundResponses:
         return await self._states.repository.get(response.id, owner=response.owner)
 
     async def cancel(self, id: str, *, owner: str) -> StoredResponse:
-        """End a response; return what has become of it. Raises ResponseNotFound, BadRequest."""
+        """End a response; return it as it is then. Raises ResponseNotFound, BadRequest."""
         response = await self.get(id, owner=owner)
         if not response.background:
             raise BadRequest("only background responses can be cancelled", field="id")
@@ -275,10 +276,10 @@ class BackgroundResponses:
         elif error is not None or answer.stop is None:
             end = partial(self._end, writer.response, status="failed", error=error, items=writer.items)
             await self._store_end(writer.response.id, end)
-        # An answer that goes on elsewhere is found by whoever asks for it.
+        # An answer that continues elsewhere is stored by the `get` that first finds it ended.
 
     async def _store_end(self, id: str, write: Callable[[], Awaitable[None]]) -> None:
-        """Write the end of a response, which is paid for; while the database is away, again and again."""
+        """Write the end of a response, which is paid for. Retries for as long as the database is down."""
         refusals = 0
         while refusals < MAX_REFUSALS:
             try:
@@ -296,7 +297,7 @@ class BackgroundResponses:
             return
         try:
             await self._end(writer.response, status="cancelled", items=writer.items)
-        finally:  # also while the database is away
+        finally:  # also while the database is down
             if answer.stop is not None:
                 await answer.stop()
 
@@ -324,16 +325,16 @@ class BackgroundWriter:
         self.items: list[msgspec.Raw] = []
         """The output items that are complete."""
         self.last: bytes | None = None
-        """The whole response, once its last event is there."""
+        """The whole response object, once its last event was sent."""
         self._states = states
         self._answer = answer
         self._parser = SSEParser()
         self._frames: list[bytes] = []
-        self._last_frame = b""  # written with the response: who has read it finds the response ended
+        self._last_frame = b""  # written with the response, so that who reads it finds the response ended
         self._written = 0
 
     async def receive(self) -> Message:
-        """Return the request, whose client never leaves. See `Exchange.receive`."""
+        """Wait: the client of this request never disconnects. See `Exchange.receive`."""
         await asyncio.Event().wait()
         return {"type": "http.disconnect"}
 
@@ -354,7 +355,7 @@ class BackgroundWriter:
                 self.items.append(msgspec.json.decode(frame, type=ItemDone).item)
 
     async def write_until_cancelled(self, task: asyncio.Task[Any] | None) -> None:
-        """Write events as they come; cancel the `task` when the response was ended from elsewhere."""
+        """Write events as they come; cancel the `task` when another process has ended the response."""
         while True:
             with suppress(StoreError, Unavailable):
                 if not await self._write() and task is not None:
@@ -384,7 +385,7 @@ class BackgroundWriter:
         await self._states.trim(owner, len(self.last))
 
     async def _write(self) -> bool:
-        """Write the events that are not in the database; they are kept until it has them."""
+        """Write the events that are not in the database yet; return whether the response is active."""
         response, repository = self.response, self._states.repository
         if not self._answer.request.stream:
             self._frames.clear()

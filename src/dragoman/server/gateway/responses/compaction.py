@@ -87,7 +87,7 @@ class CompactionHandler:
         self._states = states
 
     async def compact(self, exchange: Exchange) -> None:
-        """Answer with the messages of the user and a compaction, which the client sends in their place."""
+        """Answer with the messages of the user and a compaction: what the client sends from then on."""
         creation = ResponseCreation(self._states, owner=exchange.identity.owner)
         dialect, prepared = CompactionDialect(), b""
 
@@ -141,7 +141,7 @@ class CompactionHandler:
     async def shorten(self, exchange: Exchange, creation: ResponseCreation) -> None:
         """Put a summary in place of what is before the last message of the user.
 
-        It is a request of its own, with its price. Raises ProviderError without a whole summary,
+        The summary is a request of its own, with its own cost. Raises ProviderError without a whole summary,
         ClientDisconnected.
         """
         body = b"" if creation.expanded is None else creation.expanded.body

@@ -1,4 +1,4 @@
-"""One response that is being made: what its request refers to, and where it is kept."""
+"""One response that is being made: what its request refers to, and where it is stored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ResponseCreation:
         return self._shortened is not None
 
     def shorten(self, body: bytes, compaction: str) -> None:
-        """Answer this request in place of the client's; the answer begins with the compaction."""
+        """Have this request answered in place of the client's; the answer begins with the compaction."""
         self._shortened = body
         self.dialect.compaction, self.dialect.relays = compaction, False
 
@@ -105,7 +105,7 @@ class ResponseCreation:
         return self.expanded.body
 
     async def record(self, raw: bytes) -> None:
-        """Keep the response where its client may refer to it. See `ResponseRecorder`."""
+        """Store the response, and remember it for its connection. See `ResponseRecorder`."""
         request, expanded = self.request, self.expanded
         if request is None or expanded is None:
             return
@@ -114,7 +114,7 @@ class ResponseCreation:
                 await self._states.extend_conversation(
                     raw, expanded, owner=self._owner, id=request.conversation_id
                 )
-            except (StoreError, Unavailable) as error:  # the client has its answer all the same
+            except (StoreError, Unavailable) as error:  # the client gets its answer all the same
                 log.warning("a response is not added to its conversation: %s", error.message)
         is_stored = False
         if request.store:
@@ -136,12 +136,12 @@ class ResponseCreation:
 
 
 def copied_output(raw: bytes) -> list[msgspec.Raw]:
-    """Return the output of a response object, without what else that has: it repeats the instructions."""
+    """Return copies of a response object's output items, so that the rest of the object can be freed."""
     return [item.copy() for item in msgspec.json.decode(raw, type=ResponseOutput).output]
 
 
 def empty_body(receive: Receive) -> Receive:
-    """Return an ASGI `receive` of a request without a body, of a client that stays."""
+    """Return an ASGI `receive` of a request without a body, which passes on a disconnect."""
     pending = [True]
 
     async def receive_once() -> Message:

@@ -1,4 +1,4 @@
-"""The Responses API as a client dialect: one object a request, since an answer repeats its request."""
+"""The Responses API as a client dialect: one object per request, since an answer repeats its request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dragoman.wire.responses.tap import ResponsesTap, read_response
 from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap
 
 FINAL_STATUS = 424  # of an upstream failure that clients would retry: the hub has done so already
-HUB_IDS = ("previous_response_id", "conversation")  # what they stand for is in the input
+HUB_IDS = ("previous_response_id", "conversation")  # not sent on: their items are in the input
 RETRIED_STATUSES = (408, 409, 425, 429)  # and all from 500: what clients send again by themselves
 
 

@@ -1,4 +1,4 @@
-"""The endpoints of the Responses API: create a response, and what can be asked of it later."""
+"""The endpoints of the Responses API: create, read, follow, cancel and delete responses."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ class ResponseHandlers:
             await self._gateway.serve(exchange, creation.dialect, prepare=creation.shortened)
 
     async def compact(self, exchange: Exchange) -> None:
-        """Answer with an item that stands for a conversation."""
+        """Answer with a compaction of a conversation."""
         await self._compactions.compact(exchange)
 
     async def _detach(self, exchange: Exchange, creation: ResponseCreation) -> None:
-        """Begin a response in the background."""
+        """Begin a response in the background, and answer with it."""
         request, expanded, dialect = creation.request, creation.expanded, creation.dialect
         if request is None or expanded is None:
             return
@@ -145,7 +145,7 @@ class ResponseHandlers:
         await self._gateway.serve(exchange, creation.dialect, prepare=creation.prepared)
 
     async def _follow(self, exchange: Exchange, id: str, *, after: int) -> None:
-        """Send the events of a response, those of the past and those to come."""
+        """Send the events of a response after a sequence number, and its later ones as they come."""
         await exchange.start_response(200, SSE_HEADERS)
         with DisconnectWatch(exchange) as watch:
             comment = partial(exchange.send_chunk, KEEP_ALIVE)
@@ -227,7 +227,7 @@ def list_chain_page(chain: Sequence[StoredResponse], query: dict[str, str]) -> d
 
 
 async def send_failed_stream(exchange: Exchange, error: ProviderError, *, dialect: ResponsesDialect) -> None:
-    """Answer an upstream failure as a stream: clients send the request again after an HTTP error."""
+    """Answer an upstream failure with a failed stream: after an HTTP error, clients would send it again."""
     await exchange.start_response(200, SSE_HEADERS)
     last = dialect.failed_stream(error)
     await exchange.send({"type": "http.response.body", "body": last, "more_body": False})

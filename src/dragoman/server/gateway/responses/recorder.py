@@ -60,7 +60,7 @@ class ResponseRecorder:
             self._document = []
 
     async def _read(self, parser: SSEParser, body: bytes) -> None:
-        """Read a part of a stream. What has a frame that is too long is sent on, and not recorded."""
+        """Read a part of a stream. A response with a frame that is too long is sent on, but not recorded."""
         try:
             frames = await offload(parser.pending_size + len(body), partial(parser.feed, body))
         except FrameTooLong:
@@ -80,7 +80,7 @@ class ResponseRecorder:
 
 
 def read_response(frame: bytes) -> bytes:
-    """Return the response object in the last event; parts of characters, of some servers, are replaced."""
+    """Return the response object in the last event. Invalid UTF-8, which some servers send, is replaced."""
     response = bytes(msgspec.json.decode(frame, type=LastEvent).response)
     return response.decode(errors="replace").encode()
 

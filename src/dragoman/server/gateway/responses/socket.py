@@ -45,7 +45,7 @@ _OWN_FIELDS = ("type", "stream_id", "generate", "background", "stream_options")
 
 
 class CreateResponse(Protocol):
-    """Answers a request on an exchange; `warm_up`: without asking a model."""
+    """Answers a request on an exchange, with `warm_up` without asking a model."""
 
     def __call__(
         self, exchange: Exchange, *, memory: ResponseMemory | None = None, warm_up: bool = False
@@ -107,7 +107,7 @@ class ResponsesSocket:
 
 
 class ResponsesConnection:
-    """One connection. Requests with the same `stream_id` are answered in their order, others side by side."""
+    """One connection. Requests of one `stream_id` (a lane) are answered in order, others concurrently."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class ResponsesConnection:
         await self._socket.send(_encode(body if lane is None else {**body, "stream_id": lane}).decode())
 
     async def _receive(self) -> None:
-        """Take the next message."""
+        """Receive the next message, and act on it or send an error."""
         try:
             raw = (await self._socket.receive()).encode()
         except WireError:
@@ -240,7 +240,7 @@ class ResponsesConnection:
         await handle(exchange, create, on_error=fail)
 
     async def _refuse_steer(self, raw: bytes, lane: str | None) -> None:
-        """Say that an answer cannot be steered: no provider takes input while it answers."""
+        """Send that an answer cannot be steered: no provider takes input while it answers."""
         fields = await offload(weigh(raw), partial(decode_fields, raw))
         steer = {name: fields[name] for name in ("previous_response_id", "input") if name in fields}
         message: dict[str, Any] = {
@@ -301,7 +301,7 @@ def _read_head(raw: bytes) -> SocketMessageHead:
 
 
 def _read_request(raw: bytes) -> tuple[bytes, bool]:
-    """Return the body of a message's request, and whether it asks no model."""
+    """Return the body of a message's request, and whether it is a warm-up."""
     fields = decode_fields(raw)
     is_warm_up = bytes(fields.get("generate", b"")) == b"false"
     body = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
@@ -309,7 +309,7 @@ def _read_request(raw: bytes) -> tuple[bytes, bool]:
 
 
 def _receive_body(body: bytes) -> Receive:
-    """Return an ASGI `receive` with this body, in pieces, of a client that stays."""
+    """Return an ASGI `receive` with this body in pieces; its client never disconnects."""
     starts = range(0, max(1, len(body)), PIECE)
     messages: list[Message] = [
         {"type": "http.request", "body": body[start : start + PIECE], "more_body": start != starts[-1]}

@@ -1,6 +1,6 @@
-"""What a request refers to: earlier responses and items, put in front of what it says itself.
+"""What a request refers to: earlier responses and items, which are put before its own items.
 
-After that a request needs no state: it is translated, or relayed to any provider of the family, whichever
+The expanded request needs no state: it is translated, or relayed to any provider of the family, whichever
 answered before.
 """
 
@@ -38,11 +38,11 @@ _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "cus
 ADDING_STATUSES = ("completed", "incomplete")
 READ_FACTOR = 8  # times the bytes of a context that are read to find the items that a request refers to
 MAX_INDEXED_ID = 500  # characters: an index of Postgres takes 2,700 bytes
-TRIM_SHARE = 16  # an owner's bytes are counted each time he has added this part of the limit
+TRIM_SHARE = 16  # an owner's bytes are counted after each addition of a sixteenth of the limit
 
 
 class StateLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes: of a response that is stored, of all of an owner's, of the items that a request is put after."""
+    """Limits in bytes: of a stored response, of an owner's responses, of the items put before a request."""
 
     response: int = 8_000_000
     owner: int = 1_000_000_000
@@ -200,7 +200,7 @@ class ResponseStates:
     async def _resolve(
         self, request: RequestState, *, owner: str, context: ResponseContext
     ) -> Sequence[msgspec.Raw]:
-        """Return the items of a request with what its references refer to."""
+        """Return the items of a request, its references replaced by the items that they refer to."""
         if not request.has_references:
             return request.items
         wanted = [head.id for head in request.heads if head.kind == "item_reference"]
@@ -244,7 +244,7 @@ class ResponseStates:
         return True
 
     async def trim(self, owner: str, size: int) -> None:
-        """Count what an owner has added, now and then all of it, and delete the oldest above the limit."""
+        """Add `size` to the bytes that an owner has added; at times, delete its oldest above the limit."""
         if owner not in self._added and len(self._added) > MAX_ITEMS:
             self._added.clear()
         added = self._added.get(owner, self.limits.owner) + size  # counted when the hub has just started
@@ -265,7 +265,7 @@ def added_items(raw: bytes, items: Sequence[msgspec.Raw]) -> Sequence[Conversati
 def stored_response(
     raw: bytes, expanded: ExpandedRequest, *, request: RequestState, owner: str
 ) -> StoredResponse:
-    """Return the record of a response object. What it continues and is not stored becomes part of it."""
+    """Return the record of a response object. Context that is not stored becomes part of its input."""
     head = msgspec.json.decode(raw, type=ResponseObject)
     context = expanded.context
     items = [*expanded.items] if context.is_stored else [*context.items, *expanded.items]
@@ -293,7 +293,7 @@ def context_of(chain: Sequence[StoredResponse]) -> ResponseContext:
 
 
 def from_a_message(chain: Sequence[StoredResponse]) -> Sequence[StoredResponse]:
-    """Return the rest of a chain from a request without outputs of calls: theirs may be left out before it.
+    """Return the rest of a chain from a request without outputs of calls, as their calls may be left out.
 
     Raises TooLarge when there is none.
     """
@@ -312,7 +312,7 @@ class ResponseObject(msgspec.Struct):
 
 
 def item_places(request: RequestState | None, response: StoredResponse) -> list[ItemPlace]:
-    """Return the items of a response that can be referred to: not those that are references themselves.
+    """Return the places of the items that can be referred to: not of those that are references themselves.
 
     Those of its input are left out without its request.
     """
@@ -331,7 +331,7 @@ def item_places(request: RequestState | None, response: StoredResponse) -> list[
 
 
 def is_indexed(id: Any) -> bool:
-    """Return whether an item of a response is found by this id. Some servers seal items in their ids."""
+    """Return whether an item of a response is found by this id. Some servers' ids hold the whole item."""
     return isinstance(id, str) and 0 < len(id) <= MAX_INDEXED_ID
 
 
