@@ -77,7 +77,7 @@ async def watch(connections: ConnectionWatch, url: str) -> None:
     """Watch the connections of the engine as a host does, by one that goes to the server itself."""
     raw = PostgresBackend(url).open_watched()
     while True:
-        await asyncio.to_thread(connections.look, raw)
+        await asyncio.to_thread(connections.check, raw)
         await asyncio.sleep(connection_watch.SILENT / 3)
 
 

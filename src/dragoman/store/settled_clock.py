@@ -1,7 +1,7 @@
-"""Whether the clock can be trusted to say what is old.
+"""Whether the system clock can be trusted to tell what is old.
 
-What a wrong clock deletes or declines does not come back when it is set right. So whoever acts by age asks
-here first.
+What is deleted or declined by a wrong clock does not come back when the clock is corrected. So code that acts
+by age checks here first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 MAX_DRIFT = 3_600.0  # seconds by which the clock may be set ahead unnoticed
 UPTIME_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-TRUSTED_AFTER = 86_400.0  # seconds after which one that was set ahead is taken for right
+TRUSTED_AFTER = 86_400.0  # seconds after which a clock that was set ahead is trusted again
 
 
 def uptime() -> float:
@@ -29,14 +29,14 @@ class SettledClock:
         monotonic: Callable[[], float] = uptime,
         ahead: float = 0.0,
     ) -> None:
-        """`ahead` is by how many seconds the clock is ahead of a right one now, as far as is known."""
+        """`ahead` is by how many seconds the clock is known to be ahead of the correct time."""
         self._clock = clock
         self._monotonic = monotonic
         self._offset = clock() - monotonic() - (ahead if abs(ahead) > MAX_DRIFT else 0.0)
         self._ahead_since: float | None = None
 
     def passed(self) -> float:
-        """Return the seconds that have really passed, since some moment."""
+        """Return the seconds that have really passed since an arbitrary moment."""
         return self._monotonic()
 
     def seconds_back(self) -> float:
@@ -45,7 +45,7 @@ class SettledClock:
         return back if back > MAX_DRIFT else 0.0
 
     def steady_time(self) -> float:
-        """Return the time of the clock; while that is not settled, without what it was set ahead."""
+        """Return the time of the clock; while that is not settled, minus what it was set ahead by."""
         return self._clock() if self.is_settled() else self._offset + self._monotonic()
 
     def settled_time(self) -> float:
@@ -66,7 +66,7 @@ class SettledClock:
 
 
 class RemainingTimes:
-    """What ends after the time that it had left when the clock was set back: by the clock, it has more."""
+    """Ends things after the time that they had left when the clock was set back, whatever it shows."""
 
     def __init__(self, clock: SettledClock) -> None:
         self._clock = clock
@@ -89,6 +89,6 @@ class RemainingTimes:
 def approval_clock(clock: Callable[[], float], *, ahead: float = 0.0) -> Callable[[], float]:
     """Return the clock by which requests expire: for a day, it ignores that it was set ahead.
 
-    So they can still be answered. A clock that is not the system's is obeyed. `ahead`: see `SettledClock`.
+    So they can still be answered. A clock other than the system's is returned. `ahead`: see `SettledClock`.
     """
     return SettledClock(ahead=ahead).steady_time if clock is time.time else clock

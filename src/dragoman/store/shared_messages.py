@@ -1,6 +1,6 @@
-"""What a session leaves behind when it is deleted while others share its messages.
+"""Keeps the messages of a deleted session that other sessions share.
 
-The shared messages move to a session of the kind `ancestor`, once for all forks. It goes with the last one.
+They move to a session of the kind `ancestor`, once for all forks, which is deleted with the last fork.
 
 They move in small transactions: first they are copied, then each fork is pointed to the copy, and only then
 does the session lose anything. Until then it is of the kind `deleting`: forks and their search still read it,
@@ -49,7 +49,7 @@ from dragoman.store.tables.core import (
 
 IS_ANCESTOR = sessions.c.kind == literal_column("'ancestor'")
 ANCESTOR_START = -1  # of the branch that names the ancestor of a session that is being deleted
-COPIED_MESSAGES = 100  # that are copied before the time is looked at
+COPIED_MESSAGES = 100  # that are copied between two checks of the time
 MOVED_FORKS = 20  # that are locked at once
 NO_PARENT = None, None, None
 
@@ -190,7 +190,7 @@ def select_copy(table: Table) -> Select[Any]:
 
 
 class SharedMessages:
-    """Keeps what forks share with a session that is deleted, in jobs. The session is locked."""
+    """In a job: keeps the messages that forks share with a session that is deleted. The session is locked."""
 
     def __init__(
         self, connection: DatabaseConnection, sql: AncestorStatements, *, session_id: str, now: float
@@ -206,7 +206,7 @@ class SharedMessages:
         return self._connection.fetch_one(self._sql.is_shared, self._this) is not None
 
     def keep(self, *, until: float) -> bool:
-        """Do a part of giving what forks share to a session that stays; return whether nothing is left.
+        """Move a part of the shared messages to the ancestor; return whether nothing is left.
 
         It ends at the time `until` of the monotonic clock, or when other transactions have locked all forks
         that are left.
@@ -257,7 +257,7 @@ class SharedMessages:
     def _copy_branch(
         self, params: Mapping[str, Any], branch: SharedBranch, *, after: int, until: float
     ) -> bool:
-        """Copy messages of a branch that are behind a position; return whether all have been."""
+        """Copy messages of a branch after a position; return whether all have been."""
         start = max(branch.start, after + 1)
         while True:
             rest = {**params, "start": start, "until": branch.until, "most": COPIED_MESSAGES}
@@ -271,7 +271,7 @@ class SharedMessages:
                 return False
 
     def _shared_branches(self) -> Sequence[SharedBranch]:
-        """Return what is shared, and what that follows, in the order of the positions."""
+        """Return the shared branches with their parents, in the order of the positions."""
         parents = {row[0]: row[1:] for row in self._connection.fetch_all(self._sql.list_branches, self._this)}
         shared: dict[int, int] = {}
         found = [
@@ -289,7 +289,7 @@ class SharedMessages:
         ]
 
     def _move(self, params: Mapping[str, Any], *, until: float) -> bool:
-        """Let forks share the messages of the ancestor instead; return whether all do."""
+        """Make forks share the messages of the ancestor instead; return whether all do."""
         while self.is_shared():
             forks = self._connection.fetch_all(self._sql.lock_forks, params)
             for (fork,) in forks:

@@ -41,7 +41,7 @@ class SpokeNamespaceRepository:
         return {str(namespace): str(owner) for namespace, owner in rows}
 
     async def claim(self, owners: Mapping[str, str]) -> Mapping[str, str]:
-        """Store the owners of namespaces; one that has an owner keeps it. Return whose they are now."""
+        """Store the owners of namespaces; one that has an owner keeps it. Return their owners."""
         now = self._clock()
         rows = [
             {"namespace": namespace, "owner": owner, "created_at": now}
@@ -56,7 +56,7 @@ class SpokeNamespaceRepository:
         return await self._database.write(job)
 
     async def release(self, namespace: str) -> None:
-        """Forget the owner of a namespace."""
+        """Delete the owner of a namespace, so that another one can claim it."""
         await self._database.write(
             lambda connection: connection.execute(self._sql.release, {"of": namespace})
         )

@@ -105,7 +105,7 @@ class EmptyDatabaseFile(OSError):
 
 
 class MissingDatabaseFile(OSError):
-    """The database's file is gone. A hub that has used it creates no other: it may come back."""
+    """The database's file is gone. A hub that has used it creates no new one, as the file may come back."""
 
     reason = "the file is gone"
 
@@ -181,7 +181,7 @@ class SQLiteBackend:
     def prepare(self) -> None:
         """Create the folder and the file, lock the folder if `exclusive`, create or migrate the schema.
 
-        The file is created once: one that has gone since may be on a disk that comes back. The lock stays
+        The file is created once: one that disappears later may be on a disk that comes back. The lock stays
         when the rest fails, so that no other hub takes the folder while this one retries.
         """
         try:
@@ -292,7 +292,7 @@ class SQLiteBackend:
         return refusal
 
     def _create_file(self) -> None:
-        """Create the file with its tables if there never was one. It appears whole: an empty one is a loss.
+        """Create the file with its tables if there never was one. It is never empty: that means data loss.
 
         Raises EmptyDatabaseFile and MissingDatabaseFile. SQLite would take an empty file for a new database,
         and delete its journal.
@@ -330,7 +330,7 @@ class SQLiteBackend:
 
 @contextmanager
 def creating(folder: Path) -> Iterator[None]:
-    """Create a folder for what one process makes at a time; the others wait, and it is removed at the end.
+    """Create a folder in which one process at a time works; the others wait. It is removed at the end.
 
     One that a killed process left is emptied. Its lock is a file of its own: if the new database were locked,
     closing that would end the locks that other threads have on it through SQLite.
@@ -362,7 +362,7 @@ def try_creating(folder: Path) -> int | None:
 
 
 def write_empty_database(path: Path) -> None:
-    """Write a new file with all tables and no rows, to the disk: a copy of the first one of this process.
+    """Write a new file with all tables and no rows and sync it: a copy of the first one of this process.
 
     Nobody else has the file yet, so a journal would protect nothing, and doubles the time.
     """

@@ -1,4 +1,4 @@
-"""Standing rules in the database: what people always allow."""
+"""Standing rules in the database: the calls that people always allow."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class PolicyRuleRepository:
         return self._database.statements(PolicyRuleStatements)
 
     async def add(self, rule: StandingRule) -> StandingRule:
-        """Insert a rule and return it, or the one that is the same. Raises Conflict above MAX_RULES.
+        """Insert a rule and return it, or the stored one that is the same. Raises Conflict above MAX_RULES.
 
-        An admin's replaces the owner's: the policy may have come to let only others answer.
+        An admin's rule replaces the owner's: by now the policy may let only others answer.
         """
         params = to_params(rule) | {"provider": encode_json(rule.provider)}
 

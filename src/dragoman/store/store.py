@@ -97,7 +97,7 @@ class Store:
     """The hub's persistent data. Use it as an async context manager, or call `close`."""
 
     open_connection: Callable[[], RawConnection] | None = None
-    """Opens a connection of this host for a use of its own; None where no hosts share the database."""
+    """Opens a separate connection of this host; None where no hosts share the database."""
     _signal_connection: SignalConnection | None = None
 
     def __init__(
@@ -120,7 +120,7 @@ class Store:
         self.host_id = host_id = None if membership is None else membership.id
         """The host whose runs and calls these are; None on SQLite, and for a command beside a hub."""
         self.host_folder = folder if membership is None else membership.folder.path
-        """What of the data folder belongs to this process: several hosts may share the rest."""
+        """The part of the data folder that belongs to this process: several hosts may share the rest."""
         self.hosts = HostRepository(database)
         self.host_rates = HostRateRepository(database)
         self.events = HubEventRepository(database, clock=clock)
@@ -142,7 +142,7 @@ class Store:
         shared_key = None if membership is None else master_key
         keys: dict[str, Any] = {"folder_key": FolderKey(folder / FOLDER_KEY_FILE), "master_key": shared_key}
         self._sealing_keys = keys
-        self.mcp_servers = McpServerRepository(database, clock=clock, on_changed=self._tell_hosts, **keys)
+        self.mcp_servers = McpServerRepository(database, clock=clock, on_changed=self._notify_hosts, **keys)
         self.push_configs = PushConfigRepository(database, clock=clock, **keys)
         self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
         self.usage = UsageRepository(database)
@@ -153,7 +153,7 @@ class Store:
 
     @cached_property
     def session_deletion(self) -> SessionDeletion:
-        """Deletes sessions that somebody no longer wants, also long ones."""
+        """Deletes sessions, also long ones, in small transactions."""
         return SessionDeletion(self.database, self.sessions, retention=self.retention)
 
     @property
@@ -187,9 +187,9 @@ class Store:
     @cached_property
     def definition_pins(self) -> DefinitionPinRepository:
         """The approved definitions of operations from outside the hub."""
-        return DefinitionPinRepository(self.database, on_changed=self._tell_hosts)
+        return DefinitionPinRepository(self.database, on_changed=self._notify_hosts)
 
-    def _tell_hosts(self) -> None:
+    def _notify_hosts(self) -> None:
         """Tell the other hosts that MCP servers or approved definitions have changed."""
         self.signals.send("definitions", None)
 
@@ -200,7 +200,7 @@ class Store:
 
     @cached_property
     def operation_statistics(self) -> OperationStatisticsRepository:
-        """How the calls of operations went."""
+        """Statistics of the calls of operations."""
         return OperationStatisticsRepository(self.database)
 
     @cached_property
@@ -210,7 +210,7 @@ class Store:
 
     @cached_property
     def waiting_runs(self) -> WaitingRunRepository:
-        """Runs and sessions whose answers wait, and what for."""
+        """Runs and sessions whose answers wait, and what they wait for."""
         return WaitingRunRepository(self.database)
 
     @cached_property
@@ -220,7 +220,7 @@ class Store:
 
     @cached_property
     def policy_rules(self) -> PolicyRuleRepository:
-        """What people always allow."""
+        """The standing rules."""
         return PolicyRuleRepository(
             self.database, events=self.events, on_changed=lambda: self.signals.send("policy", None)
         )
@@ -237,7 +237,7 @@ class Store:
 
     @cached_property
     def signals(self) -> HostSignals:
-        """What the hosts tell each other at once."""
+        """The signals between hosts."""
         return HostSignals()
 
     @cached_property
@@ -263,7 +263,7 @@ class Store:
 
     @cached_property
     def memories(self) -> MemoryRepository:
-        """What the teams know."""
+        """The memories of the teams."""
         return MemoryRepository(self.database, clock=self.sessions.now)
 
     @cached_property

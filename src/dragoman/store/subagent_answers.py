@@ -41,7 +41,7 @@ class SubagentAnswerStatements:
 
 
 class SubagentAnswerRepository:
-    """The answers of the sub-agents that work, by the id of the call in which each works."""
+    """The answers of active sub-agents, by the ids of their calls."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,7 +72,7 @@ class SubagentAnswerRepository:
         self._enqueue(job)
 
     async def load(self, call_id: str) -> Sequence[Part]:
-        """Return the parts of an answer as far as they were saved."""
+        """Return the parts of an answer that were saved."""
         rows = await self._database.read(
             lambda connection: connection.fetch_all(self._sql.list, {"call_id": call_id})
         )

@@ -71,9 +71,10 @@ class HostSignals:
 
         Without an id, they read everything again. Call it once the change is committed.
         """
-        if self.post is not None:
+        post = self.post  # once: another thread may set it to None
+        if post is not None:
             text = name if id is None else f"{name}{SEPARATOR}{id}"
-            self.post(text if len(text.encode()) <= MAX_SIGNAL else name)
+            post(text if len(text.encode()) <= MAX_SIGNAL else name)
         if here:
             self._call(name, id)
 

@@ -48,7 +48,7 @@ class SignalConnection:
         self._guard = threading.Lock()
         self._waiting: list[str] = []
         self._is_refused = False  # whether the server takes no signals, as far as is known
-        self._is_stopping = False
+        self._is_stopping = self._is_closed = False
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
@@ -65,8 +65,10 @@ class SignalConnection:
         self._is_stopping = True
         self._wake()
         self._thread.join()
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
+        with self._guard:
+            self._is_closed = True
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
 
     def _post(self, text: str) -> None:
         with self._guard:
@@ -75,8 +77,9 @@ class SignalConnection:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # the pipe is full, so the thread is awake
-            os.write(self._wake_writer, b"\0")
+        with self._guard, suppress(BlockingIOError):  # the pipe is full, so the thread is awake
+            if not self._is_closed:
+                os.write(self._wake_writer, b"\0")
 
     def _run(self) -> None:
         while not self._is_stopping:

@@ -126,7 +126,7 @@ class ConversationRepository:
     async def create(
         self, conversation: Conversation, items: Sequence[ConversationItem], *, max_size: int
     ) -> None:
-        """Insert a conversation with items; above `max_size` bytes, delete the owner's least recently used."""
+        """Insert a conversation with items; above `max_size` bytes delete the owner's least recently used."""
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute(self._sql.insert, to_row(conversation))

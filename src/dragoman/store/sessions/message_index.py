@@ -326,7 +326,7 @@ class MessageIndex:
 
 
 def indexed_text(body: str, tail: str | None) -> str:
-    """What a part says; nothing when it cannot be read."""
+    """Return the plain text of a part; "" when the part cannot be read."""
     try:
         return part_text(with_tail(decode_part(body), tail))
     except (DragomanError, *DECODE_ERRORS):

@@ -1,9 +1,9 @@
-"""Which messages a session has: paths through the branches of sessions, which share what they have in common.
+"""Which messages a session has: paths through branches, which share their common messages.
 
-The messages of a session have positions, in the order in which they were written. From the start of a branch
-on they follow its parent: a message of an earlier branch or, in a fork, of the session that it was forked
-from. A path goes from the last branch, which is the active one, back to the first message. Most sessions have
-no rows of branches: their path is the one segment from position 0 on.
+The messages of a session have positions, in the order in which they were written. A branch starts at a
+position, and its first message follows the branch's parent: a message of an earlier branch or, in a fork, of
+the session that it was forked from. A path goes from the last branch, which is the active one, back to the
+first message. Most sessions have no rows of branches: their path is one segment from position 0 on.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class MessagePaths:
         return -1 if row is None or row[0] is None else int(row[0])
 
     def put_branch(self, session_id: str, *, parent: MessagePath) -> None:
-        """Begin a branch behind the last message of a path.
+        """Begin a branch after the last message of a path.
 
         One without messages is replaced. The session is locked. Conflict when it has too many.
         """

@@ -57,7 +57,7 @@ ROWS_PER_MESSAGE = 5  # rows that are read for each message wanted: a message ma
 MAX_SCANNED_PASSAGES = 20_000  # of a search for a text without words
 MAX_QUERY_LENGTH = 1_000
 WORD_MATCHES: tuple[MatchKind, ...] = ("all", "some")
-MAX_FORKS = 20  # forks of a deleted session that are looked at for one message
+MAX_FORKS = 20  # forks of a deleted session that are checked for one message
 MAX_PIECE_LENGTH = 160  # characters of a hit, and of the text on each side of it
 HIT_PATTERN = re.compile(f"{HIT_START}([^{HIT_START}{HIT_END}]*){HIT_END}")
 WHITESPACE = re.compile(r"\s+")
@@ -127,7 +127,7 @@ class HistoryStatements:
 
 
 class MessageSearchRepository:
-    """What was said in all sessions; each owner finds his own only."""
+    """Searches the messages of all sessions; each owner finds only their own."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -160,7 +160,7 @@ class MessageSearchRepository:
 
         A word of three letters or more also matches longer words that begin with it; case and accents do not
         matter. Only the first `MAX_QUERY_LENGTH` characters of a query count. New messages are indexed first,
-        for at most `indexing_seconds`; if that is not enough, the result's `indexing` says what is left, and
+        for at most `indexing_seconds`; if that is not enough, the result's `indexing` is the progress, and
         the next search continues. The parts of an active run are found once they are complete.
         `truncated_only` is for a session's own model: it finds only messages that were truncated from the
         model's context or, if none was, those before the question being answered.
@@ -185,7 +185,7 @@ class MessageSearchRepository:
     async def _catch_up(
         self, owner: str, *, session_id: str | None, seconds: float
     ) -> IndexingProgress | None:
-        """Index what is new in the owner's sessions, or in one and those that it shares messages with."""
+        """Index new messages of the owner's sessions, or of one and those that it shares messages with."""
         if session_id is None:
             return await self._index.catch_up(owner, session_id=None, seconds=seconds)
         path = await self._database.read(

@@ -33,7 +33,7 @@ from dragoman.store.sessions.part_tails import PartKey, PartTail, PartTailStatem
 from dragoman.store.tables.core import branches, messages, part_tails, parts
 
 PAGE = 32  # messages that are read at once for an export
-ROW_SIZE = 100  # bytes that reading a row takes as much time as
+ROW_SIZE = 100  # bytes whose decoding takes as long as reading a row
 
 
 class MessageStatements:
@@ -107,7 +107,7 @@ class PathQueries:
 class PartChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of a stored message: whole parts by position, and `tails`, which are appended to parts.
 
-    A part in `changed` loses its tails; `tailed` names those that may have any, where the caller knows.
+    A part in `changed` loses its tails; `tailed` are the positions that may have tails, None if unknown.
     `count` deletes parts from that position on; `metadata` replaces the message's, as JSON.
     """
 
@@ -314,7 +314,7 @@ class MessageRepository:
         """In a job: append a user's message, if any, and the assistant's with their parts.
 
         If the assistant's is already the last one, its parts are replaced when it has any. With `drop_from`,
-        the position or id of a message, that one and all after it stay behind in an earlier branch. The
+        the position or id of a message, that one and all after it stay in an earlier branch. The
         session is locked; it has no messages where these are the `is_first` turn of one that was inserted in
         this transaction. Raises NotFound (`drop_from`), Conflict when an id is taken.
         """
@@ -349,7 +349,7 @@ class MessageRepository:
     def _begin_branch(
         self, connection: DatabaseConnection, session_id: str, *, path: MessagePath, start: int | str
     ) -> MessagePath:
-        """Begin a branch before the message with this position or id; return the path that is left."""
+        """Begin a branch before the message with this position or id; return the path up to there."""
         id = start
         if isinstance(start, int):
             row = connection.fetch_one(

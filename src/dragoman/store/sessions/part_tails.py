@@ -1,6 +1,6 @@
-"""Tails of long parts in the database: what an open part has grown by since its row was written.
+"""Tails of long parts in the database: the text that was added to an open part since its row was written.
 
-A part that grows is not written again as a whole, which would cost the square of its length. Its first
+A growing part is not rewritten as a whole, which would take time quadratic in its length. Its first
 characters are in its row; the rest is in rows of `part_tails`, which are only appended, in order.
 """
 

@@ -15,8 +15,8 @@ from dragoman.unicode_normalisation import normalise_text
 WORD = re.compile(r"[^\W_]+(?:[\u0300-\u036f]+[^\W_]*)*")
 ACCENTS = re.compile("[\u0300-\u036f]+")
 MAX_LEXEME_BYTES = 1_000  # of 2,046
-MAX_VECTOR_BYTES = 900_000  # of 1,048,575: a text with more words is found by the first ones
-MAX_POSITION = 16_383  # Postgres' own limit: phrases behind it are not found as phrases
+MAX_VECTOR_BYTES = 900_000  # of 1,048,575: of a longer text, only the first words are indexed
+MAX_POSITION = 16_383  # Postgres' own limit: phrases after it are not found as phrases
 MAX_POSITIONS = 255  # of one word
 SCOPE_MARK = "#"  # begins the lexeme of a scope; no word has it
 
@@ -97,7 +97,7 @@ def find_hits(spans: Sequence[WordSpan], words: Sequence[QueryWord]) -> Iterator
 
 
 def is_hit(spans: Sequence[WordSpan], phrase: Sequence[str], *, is_prefix: bool) -> bool:
-    """Whether as many words of a text are those of a phrase."""
+    """Return whether these words of a text match the phrase of the same length."""
     *earlier, last = phrase
     matches_last = spans[-1].word.startswith(last) if is_prefix else spans[-1].word == last
     return matches_last and all(span.word == word for span, word in zip(spans, earlier, strict=False))

@@ -50,7 +50,7 @@ class PeopleRepository:
         return self._database.statements(PeopleStatements)
 
     def note(self, session_id: str, owner: str, *, host: str, sockets: int) -> asyncio.Future[Any]:
-        """Write how many sockets of an owner a host has; return when it is committed, in the order of calls.
+        """Write how many sockets of an owner a host has; calls are committed in their order.
 
         NotFound when the session was deleted.
         """
@@ -72,7 +72,7 @@ class PeopleRepository:
         return Counter({str(owner): int(count) for owner, count in rows})
 
     async def remove_absent(self, host: str) -> bool:
-        """Delete what this host has written, and all that are gone; return whether there was anything."""
+        """Delete the rows of this host and of hosts that are gone; return whether there were any."""
         return await self._database.write(
             lambda connection: connection.execute(self._sql.delete_absent, {"at": host}) > 0
         )

@@ -1,4 +1,4 @@
-"""How runs end: their last row, and the event that tells of it."""
+"""How runs end: the final values of their row, and the event of their end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndedRun(NamedTuple):
-    """What the event of a run's end tells of its row."""
+    """The fields of a run's row that the event of its end needs."""
 
     session_id: str
     message_id: str

@@ -1,4 +1,4 @@
-"""How the newest runs of sessions stand, for lists of sessions."""
+"""The statuses of the newest runs of sessions, for lists of sessions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Deletes a session that a caller no longer wants; a long one in small transactions, as retention does.
 
-SQLite has one writer: to delete tens of thousands of messages at once, or to copy what forks share of them,
-would let all others wait for seconds.
+SQLite has one writer: deleting tens of thousands of messages at once, or copying those that forks share,
+would make all others wait for seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SessionDeletionStatements:
 
 
 class SessionDeletion:
-    """Deletes sessions with all that is theirs."""
+    """Deletes sessions with their messages, runs, calls and other rows."""
 
     def __init__(self, database: Database, sessions: SessionRepository, *, retention: Retention) -> None:
         self._database = database
@@ -61,9 +61,10 @@ class SessionDeletion:
     async def delete(self, id: str, *, by: Identity | None = None, cut_off: float | None = None) -> bool:
         """Delete a session with its messages, runs, calls, approvals and artifacts. Raises RunActive.
 
-        Usage records and messages that forks share stay. `cut_off`: only one `is_cut_off` then. False: none.
-        A long session, or one that others share messages of, is nobody's from the first transaction on. That
-        one has the event. If the process ends before the last one, retention deletes the rest.
+        Usage records and messages that forks share stay. `cut_off`: delete it only if it `is_cut_off` at that
+        time. Returns False if there is no such session.
+        The first transaction takes a long session, or one whose messages others share, from its owner, and
+        inserts the event. If the process ends before the last transaction, retention deletes the rest.
         """
 
         def is_long(connection: DatabaseConnection) -> bool:
@@ -83,7 +84,7 @@ class SessionDeletion:
     async def finish(self, id: str) -> bool:
         """Wait until a session that is being deleted is gone; return False for any other session.
 
-        It does the rest itself: a crash may have cut off the deletion.
+        It does the rest itself, as a crash may have interrupted the deletion.
         """
         if not await self._retention.is_hidden(id):
             return False
@@ -91,7 +92,7 @@ class SessionDeletion:
         return True
 
     async def make_room(self, id: str, create: Callable[[], Awaitable[T]]) -> T:
-        """Return what `create` returns; called once more behind the deletion of what it conflicts with."""
+        """Return what `create` returns. After a Conflict, finish the session's deletion and call it again."""
         try:
             return await create()
         except Conflict:

@@ -80,7 +80,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it is being deleted, and is nobody's any more."""
+        """Whether it is being deleted, and has no owner any more."""
         return self.owner == DELETED_OWNER
 
     def is_cut_off(self, at: float) -> bool:
@@ -126,7 +126,7 @@ def session_params(session: Session) -> dict[str, Any]:
 
 
 def to_session(row: Row) -> Session:
-    """Return the session in a row; one that is being deleted is nobody's, also while forks still read it."""
+    """Return the session in a row; one that is being deleted has no owner, also while forks still read it."""
     fields = to_fields(Session, row)
     if fields["kind"] == "deleting":
         fields["owner"] = DELETED_OWNER
@@ -337,7 +337,7 @@ class SessionRepository:
         return await self._database.read(query)
 
     async def owners(self) -> Sequence[str]:
-        """Return everybody who has a session, in alphabetical order."""
+        """Return all owners of sessions, in alphabetical order."""
         return await self._database.read(
             lambda connection: [owner for (owner,) in connection.fetch_all(self._sql.owners, {})]
         )
@@ -365,9 +365,9 @@ class SessionRepository:
         return changed
 
     async def replace_title(self, id: str, *, old: str | None, new: str) -> bool:
-        """Give a session another title unless it has got one meanwhile; return whether it has it now.
+        """Replace a session's title if it is still `old`; return whether it was.
 
-        The session has not changed by it: it keeps its place in lists.
+        `updated_at` stays the same, so the session keeps its place in lists.
         """
 
         def job(connection: DatabaseConnection) -> bool:
@@ -428,7 +428,7 @@ class SessionRepository:
         return None if session is None or session.is_deleted else session
 
     def lock_any(self, connection: DatabaseConnection, id: str) -> Session | None:
-        """In a job: do what `lock` does, also for a session that is being deleted, which is nobody's."""
+        """In a job: do what `lock` does, also for a session that is being deleted, which has no owner."""
         row = connection.fetch_one(self._sql.get_locked, {"id": id})
         return to_session(row) if row else None
 

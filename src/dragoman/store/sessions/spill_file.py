@@ -1,7 +1,7 @@
 """A temporary file for the older text of a long answer; see `spilled_text.py`.
 
-It has no name and is gone with its process. Reads and writes are synchronous: all callers are in threads (see
-`offload_disk`).
+It has no name and disappears with its process. Reads and writes are synchronous: all callers are in threads
+(see `offload_disk`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ approvals = Table(
     Index(None, "call_id"),
 )
 
-# What somebody always allows: calls of an operation by its present provider, for an owner and an agent.
+# Standing rules: calls of an operation by its provider that are always allowed for an owner and an agent.
 policy_rules = Table(
     "policy_rules",
     metadata,
