@@ -21,6 +21,7 @@ from dragoman.store.teams.trigger_records import (
     TriggerOccurrence,
     TriggerRecord,
 )
+from dragoman.store.teams.trigger_secrets import encrypt_secret
 from dragoman.store.webhook_deliveries import WebhookDelivery
 from tests.store.places import Place
 
@@ -285,3 +286,14 @@ async def test_old_occurrences_are_deleted_and_open_ones_are_not(store: Store) -
     assert msgspec.structs.asdict((await store.triggers.history("trg_1"))[1]) == msgspec.structs.asdict(
         rows[1]
     )
+
+
+async def test_a_secret_of_another_key_does_not_keep_triggers_from_their_approvals(store: Store) -> None:
+    await store.triggers.create(trigger("a", state="pending", approval_id="apr_1", secret=SECRET), limit=9)
+    await store.triggers.create(trigger("b", state="pending", approval_id="apr_2"), limit=9)
+    foreign = encrypt_secret("a", SECRET, key=MasterKey.generate())
+    sql = f"UPDATE triggers SET secret = '{foreign}' WHERE id = 'a'"
+    await store.write(lambda connection: connection.execute(sql, {}))
+    with pytest.raises(StoreError):
+        await store.triggers.get("a")
+    assert [each.id for each in await store.triggers.list_for_approval()] == ["a", "b"]

@@ -327,13 +327,8 @@ class Database:
     def _dispatch_reads(self) -> None:
         """Hand a reader all queries of this iteration of the loop."""
         reads, self._queued_reads = self._queued_reads, []
-        if not reads:
-            return
-        try:
+        if reads:
             self._reader_pool.submit(self._run_reads, reads)
-        except RuntimeError:
-            for read in reads:
-                read.future.cancel()
 
     def _run_reads(self, reads: list[PendingRead]) -> None:
         results = [(read, *self._run_read(read.query)) for read in reads]

@@ -1,4 +1,4 @@
-"""What is posted when runs end, in the database. A row is written in the transaction that ends its run."""
+"""Webhook deliveries in the database. A row is written in the transaction that ends its run."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class WebhookDeliveryRepository:
     async def end(
         self, delivery: WebhookDelivery, status: DeliveryStatus, *, at: float, error: str | None
     ) -> bool:
-        """Write what became of an attempt; of a pending one, `at` is when it is tried again.
+        """Write the outcome of an attempt; for "pending", `at` is when it is tried again.
 
         False when a later attempt has begun, after the time for which this one was claimed.
         """

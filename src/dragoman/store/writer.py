@@ -1,7 +1,7 @@
 """The writer thread: group commit of all waiting jobs in one transaction, with one wake-up of the loop.
 
-Long jobs (megabytes of an answer) wait behind all others, and are committed one at a time: nobody waits for
-more than one of them.
+Long jobs (megabytes of an answer) wait until all others are done, and are committed one at a time: nobody
+waits for more than one of them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class DatabaseWriter:
         return settled
 
     def _commit_one(self, task: WriteTask, connection: BackendConnection) -> WriteResult:
-        """Run a task in the transaction that was begun for it; again, where its connection asks for that."""
+        """Run a task in the transaction that was begun for it. Repeat it after RetryTransaction."""
         current: BackendConnection | Exception = connection
         attempts = 0
         while not isinstance(current, Exception):

@@ -6,8 +6,7 @@ answered, and its result shows the other hosts to this one. A host counts as dea
 for `GRACE` seconds, because its process or its connection is gone, or when its last tick is `FROZEN` seconds
 old: a process that is stopped keeps its lock. The thread ticks only while the event loop answers. A host that
 has lost its own connection gives the others `RETURN_GRACE` seconds to come back, as the server may have cut
-all connections. A tick that is not answered shows a server that accepts connections but does nothing: see
-`on_mute`.
+all connections. A tick without an answer shows a server that is connected but does nothing: see `on_mute`.
 
 The host that finds another one dead fences it (`fenced_at`): each writing transaction of a host begins with a
 read of its own row, so a fenced host writes nothing any more. Times are those of the database, or of this

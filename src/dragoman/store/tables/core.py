@@ -74,8 +74,8 @@ sessions = Table(
     Column("runner_host", TEXT),
     Index(None, "owner", "updated_at", "id"),
 )
-DELETED_OWNER = ""  # of a session that is being deleted: nobody's
-# While others share its messages, it stays its owner's, for them.
+DELETED_OWNER = ""  # of a session that is being deleted: no owner
+# While others share its messages, it keeps its owner, who still reads them.
 IS_DELETED = (sessions.c.owner == literal_column(f"'{DELETED_OWNER}'")) | (
     sessions.c.kind.is_not_distinct_from(literal_column("'deleting'"))
 )
@@ -144,7 +144,7 @@ parts = Table(
     ),
 )
 
-# What a long part has grown by since its row was written: `start` is a position in its text.
+# Text that was added to a long part since its row was written: `start` is a position in its text.
 part_tails = Table(
     "part_tails",
     metadata,
@@ -360,7 +360,7 @@ calls = Table(
 # At startup the few running calls are looked up among very many.
 Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING)
 
-# Without the rows of no run or caller, for which SQLite would take the index as well, and read all of them.
+# Partial, as SQLite would otherwise use the index for rows without a parent or run, and read all of them.
 IS_BELOW = text("parent_id IS NOT NULL")
 Index("ix_calls_below", calls.c.parent_id, sqlite_where=IS_BELOW)
 IS_OF_RUN = text("run_id IS NOT NULL")

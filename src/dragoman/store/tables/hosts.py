@@ -55,7 +55,7 @@ host_rates = Table(
     Column("lease_until", Double, nullable=False),
 )
 
-# Who has a session open at a host: how many sockets of each owner. Of hosts that are gone nobody is there.
+# How many sockets of each owner have a session open at a host. Rows of hosts that are gone do not count.
 session_people = Table(
     "session_people",
     metadata,

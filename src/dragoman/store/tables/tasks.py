@@ -8,8 +8,8 @@ from sqlalchemy.sql import text
 from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 # The tasks of teams. `chain` are the agents above, as JSON, `source_session` and `source_message` the answer
-# in which it was given, `hash` that of its normalised text. `delivered_at` is when its result went to where
-# it was given, and is set at its end when nobody is to have it.
+# in which it was given, `hash` that of its normalised text. `delivered_at` is when its result was delivered
+# to the session where it was given; it is set at the end of a task whose result nobody gets.
 team_tasks = Table(
     "team_tasks",
     metadata,

@@ -1,4 +1,4 @@
-"""The tables of what teams keep: memories, the entries of their vaults, and generated files."""
+"""The tables of teams' memories, vault entries and generated files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sqlalchemy.sql import text
 
 from dragoman.store.tables.types import TEXT, metadata
 
-# What a team knows, for each owner apart. Of a key one row is active; those before it are its history.
+# The memories of a team, separate for each owner. One row of a key is active; earlier ones are its history.
 # `words` are the words of key and content as a search compares them. `sources` is JSON.
 memories = Table(
     "memories",

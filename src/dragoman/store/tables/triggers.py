@@ -8,7 +8,7 @@ from sqlalchemy.sql import text
 from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 # `body` is the definition as JSON, `secret` what signs webhooks, encrypted. `next_at` is when it is due,
-# `progress` how far messages and files were read, `cursor` what its tasks hand on to the next.
+# `progress` how far messages and files were read, `cursor` what its tasks pass to the next.
 triggers = Table(
     "triggers",
     metadata,
@@ -42,7 +42,7 @@ triggers = Table(
 IS_TIMED = text("next_at IS NOT NULL")
 Index("ix_triggers_next_at", triggers.c.next_at, sqlite_where=IS_TIMED)
 
-# One row for each occurrence of a trigger, whoever notices it first. `next_at` is when to look at it again.
+# One row for each occurrence of a trigger, whichever host notices it. `next_at` is when to handle it again.
 occurrences = Table(
     "trigger_occurrences",
     metadata,

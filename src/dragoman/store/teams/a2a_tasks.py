@@ -1,4 +1,4 @@
-"""A2A tasks in the database: the first runs of answers, which name them."""
+"""A2A tasks in the database: a task is an answer, and its id that of the answer's first run."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class GeneratedFileRepository:
         self._on_changed()
 
     async def add(self, files: Mapping[str, str]) -> bool:
-        """Insert files of which no row says anything, also not that they were removed; return if any was."""
+        """Insert files without a row, not even one of a removed file; return whether any was inserted."""
         rows = self._rows(files)
 
         def job(connection: DatabaseConnection) -> int:

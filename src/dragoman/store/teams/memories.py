@@ -33,7 +33,7 @@ Confidence: TypeAlias = Literal["low", "medium", "high"]
 MAX_ACTIVE = 500  # memories of a team for one owner
 FEW = 20  # memories that are read in the thread of the event loop
 MAX_ROWS = 2_000  # with their history, of which the oldest goes first
-PREFIX_WEIGHT = 0.5  # of a word that only begins like the one searched for
+PREFIX_WEIGHT = 0.5  # of a word that only begins with the one searched for
 KEY_WEIGHT = 2.0
 
 
@@ -98,7 +98,7 @@ class MemoryStatements:
 
 
 class MemoryRepository:
-    """The memories of all teams, for each owner apart. Who may read them is checked above."""
+    """The memories of all teams, separate for each owner. The caller checks who may read them."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
         self._database = database

@@ -18,7 +18,7 @@ TaskDelivery: TypeAlias = Literal["session", "none"]
 TASK_RANKS: Mapping[TaskPriority, int] = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 ACTIVE_STATES: tuple[TaskState, ...] = ("queued", "running", "waiting")
 RESULT_PREFIX, TELL_PREFIX = "result_", "tell_"
-"""How the ids of messages begin by which the hub wakes an agent: results of tasks, and messages of teams."""
+"""Prefixes of the ids of messages that wake an agent: results of tasks, and messages of teams."""
 TASK_FILTERS = frozenset(
     {"owner", "team", "state", "source_session", "source_message", "parent_call", "correlation_id"}
 )
@@ -28,12 +28,12 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task of a team. `chain` are the agents above it, the first one first.
 
     `source_session` and `source_message` are the answer in which it was given, `parent_call` is the call.
-    `subagent` of the team does it, if it names one, in at most `max_steps`. `stall_level` is the last notice
-    that it waits for long: 1 a warning, 2 an error.
+    A `subagent` of the team does it, if set, in at most `max_steps`. `stall_level` is the last notice
+    that it has waited for long: 1 a warning, 2 an error.
     `budget` is in US dollars, `budget_left` what the call that gave it had left, `deadline` in unix seconds.
     `shared_budgets` are those that it shares with that call, the innermost first.
     A `read_only` task answers a question: it calls only what reads, and does not wait in the queue of its
-    team. A `detached` one goes on when what gave it is stopped. `deliver` says where the result goes to, and
+    team. A `detached` one continues when what gave it is stopped. `deliver` is where the result goes, and
     `wake` whether it begins a run there.
     """
 
@@ -104,7 +104,7 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSubmission(msgspec.Struct, frozen=True):
-    """What became of a task that was handed in: the `task` that stands for it, which may be an earlier one.
+    """The outcome of a submission: the `task` that was queued, or an earlier one in its place.
 
     `replaced` are those that it ended. `is_alone`: no other task waits in the queue of its team.
     """
@@ -116,7 +116,7 @@ class TaskSubmission(msgspec.Struct, frozen=True):
 
 
 class TaskOverlaps(Conflict):
-    """A task like this one is active, and somebody has to say whether it may run beside it."""
+    """A task like this one is active, and somebody has to confirm that this one may run beside it."""
 
     def __init__(self, task: TeamTask) -> None:
         super().__init__(

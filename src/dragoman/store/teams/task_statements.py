@@ -51,7 +51,7 @@ IS_BUSY = exists(select(runs.c.id)).where(runs.c.session_id == TABLE.c.session_i
 
 
 def claimable() -> ColumnElement[bool]:
-    """Return the condition that a task waits, and none before it has to end first."""
+    """Return the condition that a task waits, and no earlier one has to end first."""
     earlier = TABLE.alias("earlier")
     # The sum keeps SQLite from reading all earlier tasks of the owner, in the index that has their times.
     before = tuple_(earlier.c.created_at + ZERO, earlier.c.id) < tuple_(TABLE.c.created_at, TABLE.c.id)
@@ -120,7 +120,7 @@ class TeamTaskStatements:
         self._add_ends(compiler)
 
     def _add_ends(self, compiler: Compiler) -> None:
-        """What a task that has failed or was cancelled does no more: wake its agent."""
+        """Add the statements after which a failed or cancelled task wakes no agent any more."""
         giver, later = TABLE.alias("giver"), TABLE.alias("later")
         has_failed = exists(select(giver.c.id)).where(
             giver.c.session_id == TABLE.c.source_session,

@@ -44,7 +44,7 @@ from dragoman.store.teams.task_records import (
 from dragoman.store.teams.task_statements import TaskListStatements, TeamTaskStatements
 
 MAX_SWEPT = 200
-MAX_WITH_DEADLINE = 10_000  # tasks that are looked after when the clock was set back
+MAX_WITH_DEADLINE = 10_000  # tasks whose deadlines are watched after the clock was set back
 MAX_QUESTIONS = 200  # of an owner that are being answered: each may ask further teams
 T = TypeVar("T")
 
@@ -69,10 +69,10 @@ class TeamTaskRepository:
         return self._database.statements(TaskListStatements)
 
     async def submit(self, task: TeamTask, *, session: Session, max_waiting: int) -> TaskSubmission:
-        """Queue a task, with the session that it runs in, unless one with its key or one like it stands for
-        it; one that it replaces is cancelled.
+        """Queue a task, and insert the session that it runs in, unless a task with its key, or one like it,
+        takes its place; one that it replaces is cancelled.
 
-        Raises TaskOverlaps when somebody has to confirm it, LimitReached when `max_waiting` of its owner do.
+        Raises TaskOverlaps when somebody has to confirm it, LimitReached when its owner has `max_waiting`.
         """
 
         def job(connection: DatabaseConnection) -> TaskSubmission:
@@ -137,7 +137,7 @@ class TeamTaskRepository:
         return job
 
     async def move(self, id: str, state: Literal["running", "waiting"], *, run_id: str | None) -> bool:
-        """Write that a task that has begun runs, or waits. False when it has ended, or is in this state."""
+        """Write that a begun task runs, or waits. False when it has ended, or is in this state already."""
 
         def job(connection: DatabaseConnection) -> bool:
             row = connection.fetch_one(self._sql.move, {"id": id, "to": state, "run": run_id})
@@ -150,7 +150,7 @@ class TeamTaskRepository:
     async def end(self, task: TeamTask, ending: TaskEnd, *, is_silent: bool = False) -> TeamTask | None:
         """End a task; return it as it ended, or None when it had ended before.
 
-        The result of one that ends `is_silent` goes nowhere.
+        If `is_silent`, the result is not delivered.
         """
         return await self._write(
             lambda connection: self._end(connection, task, ending=ending, is_silent=is_silent)
@@ -178,7 +178,7 @@ class TeamTaskRepository:
         if row is None:
             return None
         ended = to_task(row)
-        if ended.state != "done":  # else what waits to wake its agent would begin another run of it
+        if ended.state != "done":  # otherwise messages that wait to wake its agent would begin another run
             wakes = {"session_id": ended.session_id, "now": now}
             connection.execute(self._sql.withdraw_wakes, wakes)
         self._events.insert(connection, task_event("task.ended", ended))
@@ -187,7 +187,7 @@ class TeamTaskRepository:
     def deliver_job(self, id: str, *, is_unanswered: bool = False, wakes: bool = False) -> DatabaseJob[None]:
         """Return a job that marks the result of a task as delivered; Conflict when it was before.
 
-        `is_unanswered` if it should wake an agent, and does not: an event tells that. With `wakes` it raises
+        `is_unanswered`: it should wake an agent, but does not, which an event reports. With `wakes` it raises
         Conflict, too, when the task that gave it has failed or was cancelled.
         """
 
@@ -210,7 +210,7 @@ class TeamTaskRepository:
     async def claim_stalled(self, level: int, *, since: float, kind: str) -> Sequence[TeamTask]:
         """Return the tasks that have waited since before a time and have had no notice of this level.
 
-        They have had it then: an event tells it where each was given.
+        The notice counts as given then: an event reports it in the session where each was given.
         """
 
         def job(connection: DatabaseConnection) -> Sequence[TeamTask]:
@@ -233,7 +233,7 @@ class TeamTaskRepository:
         return found[0] if found else None
 
     async def list_ready(self, team: str, *, limit: int) -> Sequence[TeamTask]:
-        """Return what waits in a team's queue and may begin, in order."""
+        """Return the tasks that wait in a team's queue and may begin, in order."""
         queued = await self._count_queued(self._lists.queued_in_team, {"team": team})
         if not queued:
             return []
@@ -241,7 +241,7 @@ class TeamTaskRepository:
         return await self._read(self._lists.ready, {"team": team, "limit": limit}, by_key=queued == 1)
 
     async def ready_teams(self) -> Sequence[str]:
-        """Return the teams in whose queue something may begin."""
+        """Return the teams in whose queues a task may begin."""
         if not await self._count_queued(self._lists.queued, {}):
             return []
         rows = await self._database.read(lambda connection: connection.fetch_all(self._lists.ready_teams, {}))
@@ -254,7 +254,7 @@ class TeamTaskRepository:
         return row is not None and bool(row[0])
 
     async def list_idle(self) -> Sequence[TeamTask]:
-        """Return tasks that are running while no run of their session is: their end is not written yet."""
+        """Return running tasks without an active run in their session: their end is not written yet."""
         return await self._read(self._lists.idle, {"limit": MAX_SWEPT})
 
     async def list_late(self) -> Sequence[TeamTask]:
@@ -311,7 +311,7 @@ class TeamTaskRepository:
         return await self._read(self._database.query_sql(select_task_page, frozenset(params)), params)
 
     async def pause(self, team: str, *, by: str) -> None:
-        """Let a team begin no tasks until it is resumed."""
+        """Pause a team: it begins no tasks until it is resumed."""
         params = {"team": team, "paused_at": self._clock(), "paused_by": by}
         await self._database.write(lambda connection: connection.execute(self._sql.pause, params))
 
@@ -370,7 +370,7 @@ def check_waiting(task: TeamTask, count: int, *, limit: int) -> None:
 
 
 def task_event(name: str, task: TeamTask, **details: str) -> NewEvent:
-    """Return the event that tells where a task was given, or else in its own session, what became of it."""
+    """Return an event of a task, in the session where it was given, or else in its own."""
     body = {
         "taskId": task.id,
         "team": task.team,

@@ -19,10 +19,10 @@ BODY_PERIOD = "body:"
 class TriggerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A trigger. `body` is its definition as JSON, `hash` the hash of that; a person activates one hash.
 
-    `owner` and `key_id` are whose identity its tasks have: "" for a trigger of a file that nobody has
+    `owner` and `key_id` are the identity of its tasks: "" for a trigger of a file that nobody has
     activated yet. `secret` signs its webhooks. `next_at` is when it is due. `progress` is how far its
-    messages or files were read, `cursor` what its tasks hand on. `failures` and `overlaps` count those in a
-    row.
+    messages or files were read, `cursor` what its tasks pass to the next. `failures` and `overlaps` count
+    those in a row.
     """
 
     id: str
@@ -58,7 +58,7 @@ class TriggerOccurrence(msgspec.Struct, frozen=True, kw_only=True):
 
     `due_at` is when it was due, `input` what its task gets as JSON. `period` is the window that it counts in;
     for a webhook whose signature has no time, it names the signed body.
-    `next_at` is when to look after it again. `result` is the beginning of the task's result.
+    `next_at` is when to handle it again. `result` is the beginning of the task's result.
     """
 
     trigger_id: str
@@ -101,7 +101,7 @@ class PeriodUse(msgspec.Struct, frozen=True):
     reserved: float
 
     def exceeds(self, limits: PeriodLimits) -> str | None:
-        """Return which limit is reached, in words; None if none is."""
+        """Return which limit is reached, as text; None if none is."""
         reached = {
             f"{limits.ticks} ticks": limits.ticks is not None and self.ticks >= limits.ticks,
             f"{limits.tokens} tokens": limits.tokens is not None and self.tokens >= limits.tokens,
@@ -119,7 +119,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class OccurrenceEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """How the task of an occurrence ended, with what is told of that: a webhook, and events."""
+    """How the task of an occurrence ended."""
 
     state: OccurrenceState
     ended_at: float

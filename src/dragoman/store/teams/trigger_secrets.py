@@ -16,7 +16,7 @@ from dragoman.store.teams.trigger_statements import TriggerStatements
 def reencrypt_triggers(
     connection: DatabaseConnection, sql: TriggerStatements, *, old: MasterKey, new: MasterKey
 ) -> None:
-    """Encrypt with a new master key, within a transaction, the secrets that the old one encrypts."""
+    """In a job: encrypt with a new master key the secrets that the old one has encrypted."""
     for id, stored in connection.fetch_all(sql.secrets, {}):
         encrypted = msgspec.json.decode(stored, type=EncryptedValue)
         if encrypted.key_id == old.fingerprint:

@@ -1,6 +1,6 @@
-"""Triggers of teams in the database, and their occurrences: each is written once, whoever notices it first.
+"""Triggers of teams in the database, and their occurrences: each is written once, whichever host notices it.
 
-An occurrence is inserted in the transaction that moves its trigger on, then decided upon (does another one
+An occurrence is inserted in the transaction that updates its trigger, then decided upon (does another one
 of the trigger still run?), then its task is submitted. A crash leaves a state that any host picks up:
 
     pending ─► starting ─► running ─► done | failed | cancelled
@@ -41,7 +41,7 @@ from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRe
 __all__ = ["OccurrenceState", "TriggerOccurrence", "TriggerRecord", "TriggerRepository", "TriggerState"]
 
 DecideOverlap: TypeAlias = Callable[[int, int], OverlapAction]
-"""From how many occurrences of the trigger are active, and how many overlapped in a row before."""
+"""Decides from how many occurrences of the trigger are active, and how many have overlapped in a row."""
 NEXT_STATES: Mapping[OverlapAction, OccurrenceState] = {
     "start": "starting",
     "replace": "queued",
@@ -52,7 +52,7 @@ NEXT_STATES: Mapping[OverlapAction, OccurrenceState] = {
 REPLACED = "replaced by the next occurrence of its trigger"
 BODY_SECONDS = 86_400.0
 """For how long a body that was signed without a time fires once, whatever id it is sent with."""
-MAX_WAIT = 120.0  # seconds until an open occurrence is looked after again, at most
+MAX_WAIT = 120.0  # seconds until an open occurrence is handled again, at most
 LEASE = 30.0  # seconds that one host has to submit the task of an occurrence
 FAR_FUTURE = 1e18
 MAX_QUEUED = 100  # occurrences of a trigger that wait for an earlier one
@@ -140,8 +140,8 @@ class TriggerRepository:
         return await self._read_sealed(self._sql.of_files, {})
 
     async def list_for_approval(self) -> Sequence[TriggerRecord]:
-        """Return the pending triggers whose activation somebody is asked to approve."""
-        return await self._read(self._sql.for_approval, {})
+        """Return the pending triggers whose activation somebody is asked to approve, without secrets."""
+        return await self._read_sealed(self._sql.for_approval, {})
 
     async def update(self, id: str, **changes: Any) -> None:
         """Change columns of a trigger. Raises NotFound."""
@@ -162,7 +162,7 @@ class TriggerRepository:
             raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile", hint="review it again")
 
     async def update_seen(self, trigger: TriggerRecord, **changes: Any) -> bool:
-        """Change columns of a trigger unless its definition, state or approval are others than was seen."""
+        """Change columns of a trigger if its definition, state and approval are still those of `trigger`."""
         changed = changes | {"updated_at": self.now()}
         sql = self._sql.update_seen(tuple(sorted(changed)))
         params = {f"new_{name}": value for name, value in changed.items()}
@@ -177,7 +177,7 @@ class TriggerRepository:
         )
 
     async def list_due(self, now: float, *, limit: int = 100) -> Sequence[TriggerRecord]:
-        """Return active triggers that are due, the longest first."""
+        """Return active triggers that are due, those due for longest first."""
         return await self._read(self._sql.due, {"now": now, "limit": limit})
 
     async def next_due(self) -> float | None:
@@ -199,7 +199,7 @@ class TriggerRepository:
         limits: PeriodLimits | None = None,
         **changes: Any,
     ) -> Sequence[TriggerOccurrence]:
-        """Insert what is not there yet, and change columns of the trigger; return what was inserted.
+        """Insert occurrences that are not stored yet, and change columns of the trigger; return the new ones.
 
         Nothing happens unless the trigger is active, with the definition and the time that the caller has
         seen, nor for a body of a webhook that is repeated. `limits` hold for the period of the occurrences:
@@ -289,7 +289,7 @@ class TriggerRepository:
         """Decide whether a pending, queued or confirmed occurrence starts; None when another host has.
 
         The trigger is locked, so that of two that are decided at the same time the second sees the first.
-        `usd` is what all of its period may spend: what the active ones may is not there for this one.
+        `usd` is what all of its period may spend; what active ones may still spend is subtracted.
         """
         place = {"trigger_id": occurrence.trigger_id, "key": occurrence.key}
 
@@ -310,7 +310,7 @@ class TriggerRepository:
                 action = "skip"
             if not self._move(connection, occurrence, action=action, usd_limit=left):
                 return None
-            if action == "replace":  # it counts once it starts: until then it is to replace them again
+            if action == "replace":  # it counts once it starts; until then, it may have to replace them again
                 self._replace_queued(connection, occurrence)
                 return Decision(action, active)
             overlaps = row[0] + 1 if active else 0
@@ -370,12 +370,12 @@ class TriggerRepository:
         return found[0] if found else None
 
     async def realign(self) -> None:
-        """Look after occurrences now that would be too late, because the clock was set back since."""
+        """Make occurrences due now that would be handled too late, because the clock was set back."""
         params = {"now": self.now(), "latest": self.now() + MAX_WAIT}
         await self._database.write(lambda connection: connection.execute(self._sql.realign, params))
 
     async def list_open(self, now: float, *, limit: int = 200) -> Sequence[TriggerOccurrence]:
-        """Return the occurrences that have to be looked after now."""
+        """Return the occurrences that have to be handled now."""
         return await self._occurrences(self._sql.open, {"now": now, "limit": limit})
 
     async def next_queued(self, trigger_id: str) -> TriggerOccurrence | None:
@@ -404,10 +404,10 @@ class TriggerRepository:
         delivery: WebhookDelivery | Literal["session"] | None = None,
         notice: Callable[[str], NewEvent] | None = None,
     ) -> str | None:
-        """Write how a task ended, once, and count failures in a row; too many disable the trigger.
+        """Write how a task ended, once, and count failures in a row; `threshold` of them disable the trigger.
 
-        Returns why it was disabled; `notice` makes the event of that, which is written with it, as is the
-        delivery of the result. Raises Conflict if it was written before.
+        Returns why it was disabled, or None. The event that `notice` makes of that, and the `delivery` of the
+        result, are written in the same transaction. Raises Conflict if the end was written before.
         """
 
         def job(connection: DatabaseConnection) -> str | None:

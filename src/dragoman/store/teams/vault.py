@@ -26,7 +26,7 @@ from dragoman.store.tables.teams import vault_entries
 
 OPERATOR = ""
 """The owner of the entries that the operator manages: all owners' runs of the team use them."""
-MAX_ENTRIES = 50  # of a team that one caller sees: each is looked for in every result
+MAX_ENTRIES = 50  # of a team that one caller sees: every result is searched for each
 
 
 class VaultEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class VaultEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_managed(self) -> bool:
-        """Whether the operator manages it: then the team reads it only."""
+        """Whether the operator manages it: then the team can only use it."""
         return self.owner == OPERATOR
 
 
@@ -206,7 +206,7 @@ class VaultRepository:
 def reencrypt_vaults(
     connection: DatabaseConnection, sql: VaultStatements, *, old: MasterKey, new: MasterKey
 ) -> int:
-    """Encrypt all vaults with a new master key, within a transaction; return how many entries."""
+    """In a job: encrypt all vaults with a new master key; return how many entries they have."""
     rows = connection.fetch_all(sql.select_all, {})
     for team, owner, name, *sealed in rows:
         place = sealed_name(team, owner, name=name)
