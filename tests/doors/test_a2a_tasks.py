@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from dragoman.providers import scripted
 from dragoman.runs.active_run import ActiveRun
 from tests.doors.test_a2a_push import LOOPBACK, receiving
 from tests.doors.test_a2a_rules import VERSION, Json, error_of, rpc, sent, task_of
@@ -39,7 +41,18 @@ async def state_of(hub: Served, id: str) -> str:
     return state.removeprefix("TASK_STATE_")
 
 
-async def test_a_message_to_a_busy_context_is_a_submitted_task(tmp_path: Path) -> None:
+async def test_a_message_to_a_busy_context_is_a_submitted_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, play = asyncio.Event(), scripted.play
+
+    async def play_late(step: scripted.Step, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
+        if step.text == "the third":  # a task that has ended before it is followed is sent as a whole
+            await may_answer.wait()
+        async for batch in play(step, *arguments, **options):
+            yield batch
+
+    monkeypatch.setattr(scripted, "play", play_late)
     async with serving(tmp_path, [SLOW, {"text": "the third"}]) as hub:
         first = await begin(hub, "one", "m1")
         second = await begin(hub, "two", "m2")
@@ -67,6 +80,7 @@ async def test_a_message_to_a_busy_context_is_a_submitted_task(tmp_path: Path) -
                 "COMPLETED"
             ):
                 items.append(await next_item(lines))
+                may_answer.set()
         assert [next(iter(item)) for item in items] == [
             "task",
             "statusUpdate",
