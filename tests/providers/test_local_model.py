@@ -76,7 +76,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def transport() -> AsyncIterator[Transport]:
+async def transport(anyio_backend: str) -> AsyncIterator[Transport]:
+    """Names the backend, so that a test that is not asynchronous may be the first to use it."""
     transport = Transport()
     yield transport
     await transport.close()
