@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from dragoman.providers import scripted
+from dragoman.runs import run_factory
 from dragoman.runs.active_run import ActiveRun
+from dragoman.runs.preparation import wait_stored
 from tests.doors.test_a2a_push import LOOPBACK, receiving
 from tests.doors.test_a2a_rules import VERSION, Json, error_of, rpc, sent, task_of
 from tests.gateway.metered_hub import Site, holding, placed, tokens
@@ -118,6 +120,29 @@ async def test_whoever_subscribes_to_a_task_that_ends_meanwhile_is_told_of_its_e
         monkeypatch.setattr(hub.hub.runs, "find_active", find_late)
         assert await error_of(hub, "SubscribeToTask", {"id": task["id"]}) == -32004
         assert await state_of(hub, task["id"]) == "COMPLETED"
+
+
+async def test_a_cancel_just_as_a_task_that_waited_begins_cancels_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_stored, may_begin = asyncio.Event(), asyncio.Event()
+
+    async def wait_longer(storing: asyncio.Future[None]) -> None:
+        await wait_stored(storing)
+        is_stored.set()
+        await may_begin.wait()
+
+    async with serving(tmp_path, [SLOW, SLOW]) as hub:
+        first, second = await begin(hub, "one", "m1"), await begin(hub, "two", "m2")
+        monkeypatch.setattr(run_factory, "wait_stored", wait_longer)
+        await rpc(hub, "CancelTask", {"id": first["id"]})
+        await is_stored.wait()
+        [starting] = hub.hub.runs.starting.values()
+        canceling = asyncio.create_task(rpc(hub, "CancelTask", {"id": second["id"]}))
+        await until(lambda: canceling.done() or starting.lock._waiters)
+        may_begin.set()
+        assert (await canceling)["result"]["status"]["state"] == "TASK_STATE_CANCELED"
+        assert hub.active_run("c") is None
 
 
 async def test_a_cancel_that_comes_too_late_does_not_stop_the_next_task(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.runs import run_factory
+from dragoman.runs.preparation import wait_stored
 from dragoman.runs.run_queue import QueueSettings
 from dragoman.server.app import background_jobs
 from dragoman.store.connection import DatabaseConnection
@@ -19,8 +20,10 @@ from tests.flows.background import answer_of, send_away, until_state
 from tests.gateway.metered_hub import desk
 from tests.server.test_key_endings import Upstream
 from tests.server.test_sockets import connected, create
-from tests.serving import Served, ask, frames_in, serving, text_of
+from tests.serving import Served, ask, frames_in, serving, text_of, types
 from tests.waiting import LIMIT, until
+
+ENDLESS = {"text": ["word "] * 10_000, "delay": 0.05}
 
 
 class HeldWriter:
@@ -71,6 +74,46 @@ async def test_a_socket_that_closes_while_its_prompt_is_being_stored_leaves_no_b
                 await client.socket.close()
         assert text_of(await hub.chat("second", whenBusy="queue")) == "Hello."
         assert {run.status for run in await hub.runs()} <= {"finished", "stopped"}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_stop_while_a_message_is_being_stored_stops_its_run(tmp_path: Path, is_first: bool) -> None:
+    async with serving(tmp_path, [ENDLESS] if is_first else [{"text": "Hello."}, ENDLESS]) as hub:
+        if not is_first:
+            await hub.chat("first")
+        async with HeldWriter(hub) as writer:
+            asking = asyncio.create_task(hub.chat("go"))
+            await until(lambda: any(each.lock.locked() for each in hub.hub.runs.starting.values()))
+            starting = next(iter(hub.hub.runs.starting.values()))
+            await writer.until_storing()
+            stopping = asyncio.create_task(hub.http.post("/api/chat/s/stop"))
+            await until(lambda: stopping.done() or starting.lock._waiters)
+        assert (await stopping).json()["stopped"]
+        assert "abort" in types(await asking)
+        assert [run.status for run in await hub.runs()].count("stopped") == 1
+
+
+async def test_a_run_is_stopped_by_its_id_also_between_being_stored_and_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_stored, may_begin = asyncio.Event(), asyncio.Event()
+
+    async def wait_longer(storing: asyncio.Future[None]) -> None:
+        await wait_stored(storing)
+        is_stored.set()
+        await may_begin.wait()
+
+    monkeypatch.setattr(run_factory, "wait_stored", wait_longer)
+    async with serving(tmp_path, [ENDLESS]) as hub:
+        asking = asyncio.create_task(hub.chat("go"))
+        await is_stored.wait()
+        [row] = await hub.runs()
+        [starting] = hub.hub.runs.starting.values()
+        stopping = asyncio.create_task(hub.http.post(f"/api/runs/{row.id}/stop"))
+        await until(lambda: stopping.done() or starting.lock._waiters)
+        may_begin.set()
+        assert (await stopping).json()["stopped"]
+        assert "abort" in types(await asking)
 
 
 async def test_a_run_that_cannot_begin_once_it_is_stored_is_closed(

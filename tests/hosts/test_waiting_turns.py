@@ -92,7 +92,7 @@ async def test_a_message_passes_an_answer_that_waits_for_the_run_to_end(
         running = asyncio.create_task(first.http.post("/api/chat", json=bodies[0]))
         await until(lambda: gate.MADE == ["sign a"])
         waiting = asyncio.create_task(second.http.post("/api/chat", json=bodies[1]))
-        await until(lambda: second.hub.runs._starting)
+        await until(lambda: second.hub.runs.starting)
         [run] = [each for each in await first.runs() if each.status == "running"]
         sent = await second.http.post("/api/chat", json=ask("now", whenBusy=mode, background=True))
         assert sent.status_code == 202, sent.text
@@ -150,7 +150,7 @@ async def an_answer_waiting(
 
 def is_waiting(host: Served) -> bool:
     """Whether a request waits for the run of another one: it lets others pass."""
-    return any(each.line.locked() for each in host.hub.runs._starting.values())
+    return any(each.line.locked() for each in host.hub.runs.starting.values())
 
 
 @pytest.mark.parametrize("count", [1, 2], ids=["one hub", "two hosts"])

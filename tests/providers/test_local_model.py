@@ -76,8 +76,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def transport(anyio_backend: str) -> AsyncIterator[Transport]:
-    """Names the backend, so that a test that is not asynchronous may be the first to use it."""
+async def transport() -> AsyncIterator[Transport]:
+    """Tests that are not asynchronous name `anyio_backend` beside it: one may be the first to use it."""
     transport = Transport()
     yield transport
     await transport.close()
@@ -211,11 +211,13 @@ def test_the_model_s_process_ends_with_its_parent() -> None:
         os.close(child)
 
 
+@pytest.mark.usefixtures("anyio_backend")
 def test_a_model_that_is_not_there_is_named(transport: Transport) -> None:
     with pytest.raises(ConfigError, match=r"providers\.mine\.model_path: there is no file '/no/such\.gguf'"):
         LocalProvider("mine", transport=transport, model_path="/no/such.gguf")
 
 
+@pytest.mark.usefixtures("anyio_backend")
 def test_missing_wheels_are_named_with_the_way_to_get_them(
     transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Literal, overload
-from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -34,7 +33,7 @@ from dragoman.runs.preparation import (
     is_waiting_for,
 )
 from dragoman.runs.remote import RemoteRuns
-from dragoman.runs.repeated_requests import RepeatedRequests, RetriedStart, StartAttempts, StartingRequests
+from dragoman.runs.repeated_requests import RepeatedRequests, RetriedStart, StartAttempts, StartingSessions
 from dragoman.runs.run import HubRun, OnEnding
 from dragoman.runs.run_factory import RunFactory
 from dragoman.runs.run_queue import INTERRUPTED, QUEUE_INTERVAL, QueueSettings, RunQueue
@@ -71,7 +70,7 @@ class RunRegistry:
         self._work_removers: dict[str, Callable[[], None]] = {}
         self._active: dict[str, HubRun] = {}
         self._undelivered: set[str] = set()
-        self._starting: WeakValueDictionary[str, StartingRequests] = WeakValueDictionary()
+        self.starting = StartingSessions()
         self._closed = False
         self.subagent_answers = store.subagent_answers
         self.remote: RemoteRuns | None = None
@@ -109,6 +108,13 @@ class RunRegistry:
             while run is None and time.monotonic() < deadline and await is_answer_queued(store, session_id):
                 await asyncio.sleep(QUEUE_INTERVAL)
                 run = await self._find_run(session_id)
+        return run
+
+    async def find_begun(self, session_id: str) -> ActiveRun | None:
+        """As `find_active`; waits for a run that a request is starting here, which is about to be stored."""
+        run = await self.find_active(session_id)
+        if run is None and await self.starting.wait_started(session_id):
+            run = await self.find_active(session_id)
         return run
 
     async def _find_run(self, session_id: str) -> ActiveRun | None:
@@ -185,9 +191,8 @@ class RunRegistry:
         session_id, owner = await self._resolve_session(request, identity)
         identity = await find_answerer(self._store, request.action, session_id=session_id, caller=identity)
         await self.recovery.settle(session_id, client_session_id(session_id))
-        starting = self._starting_in(session_id)
-        await self._check_starting(request, session_id, starting=starting)
-        async with StartAttempts(starting, request.action) as attempts:
+        await self._check_starting(request, session_id)
+        async with StartAttempts(self.starting.of(session_id), request.action) as attempts:
             async for attempt in attempts:
                 session = await self._find_session(session_id, owner=owner, caller=identity)
                 request = self._with_defaults(request, session, session_id=session_id)
@@ -221,7 +226,7 @@ class RunRegistry:
         no longer waits, and what a start raises.
         """
         session_id = request.session_id
-        async with self._starting_in(session_id).hold(request.action):
+        async with self.starting.of(session_id).hold(request.action):
             self._check_open()
             if session_id in self._active:
                 raise RunActive(session_id, self._active[session_id].row.id)
@@ -232,14 +237,9 @@ class RunRegistry:
             if isinstance(begun, HubRun):
                 self._register(begun, identity)
 
-    def _starting_in(self, session_id: str) -> StartingRequests:
-        return self._starting.setdefault(session_id, StartingRequests())
-
-    async def _check_starting(
-        self, request: ChatRequest, session_id: str, *, starting: StartingRequests
-    ) -> None:
+    async def _check_starting(self, request: ChatRequest, session_id: str) -> None:
         """Raise RunActive while another request starts a run of the session, if this one may not wait."""
-        if not starting.has_others(request.action):
+        if not self.starting.of(session_id).has_others(request.action):
             return  # early, because looking up the agent may read a team's files
         if self._when_busy(request, request.agent) != "refuse":
             return
@@ -320,7 +320,7 @@ class RunRegistry:
 
         Raises RunActive at once while a request holds the lock to stop or find the session's run.
         """
-        lock = self._starting_in(session_id).lock
+        lock = self.starting.of(session_id).lock
         active = await self._store.runs.get_active(session_id) if lock.locked() else None
         if active is not None:
             raise RunActive(session_id, active.id)
@@ -382,7 +382,7 @@ class RunRegistry:
         identity = await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
         # Not with several hosts: a request with the lock may be waiting for this run, and the database lets
         # only one host begin it.
-        lock = self._starting_in(row.session_id).lock
+        lock = self.starting.of(row.session_id).lock
         async with lock if self.remote is None else nullcontext():
             session = await self._store.sessions.get_accessible(row.session_id, caller=identity, role="write")
             if session is None:
@@ -398,7 +398,7 @@ class RunRegistry:
 
     async def stop_run(self, session_id: str, reason: str) -> ActiveRun | None:
         """Stop the session's run and wait until it is closed. Returns None when there is none."""
-        run = await self.find_active(session_id)
+        run = await self.find_begun(session_id)
         if run is not None:
             await run.stop_and_wait(reason)
         return run

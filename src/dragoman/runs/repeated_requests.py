@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -158,6 +159,22 @@ class StartingRequests:
                 yield
         finally:
             self.actions.remove(action)
+
+
+class StartingSessions(WeakValueDictionary[str, StartingRequests]):
+    """The sessions in which requests start runs."""
+
+    def of(self, session_id: str) -> StartingRequests:
+        """Return the requests of a session that start a run."""
+        return self.setdefault(session_id, StartingRequests())
+
+    async def wait_started(self, session_id: str) -> bool:
+        """Wait for the request that is starting a run of the session; return whether there is one."""
+        starting = self.get(session_id)
+        if starting is None or not starting.lock.locked():
+            return False
+        async with starting.lock:
+            return True
 
 
 class StartAttempts:

@@ -20,6 +20,7 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.streaming import requested_interval, response_dialect, stream_run
 from dragoman.server.token_bounds import run_caller
+from dragoman.session_ids import hub_session_id
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions.sessions import Session, session_not_found
 from dragoman.store.store import Store
@@ -122,6 +123,10 @@ class ChatHandlers:
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; the response is sent after the run is closed and stored."""
         session = await self._find_session(exchange, role="write")
+        if session is None:  # its first message may be about to be stored
+            own_id = hub_session_id(exchange.path_params["id"], owner=exchange.identity.owner)
+            if await self._runs.starting.wait_started(own_id):
+                session = await self._find_session(exchange, role="write")
         if session is None:
             raise session_not_found(exchange.path_params["id"])
         run = await self._runs.stop_run(session.id, "stopped by the user")

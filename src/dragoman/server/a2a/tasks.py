@@ -229,7 +229,7 @@ class TaskService:
 
     async def active_run(self, task: TaskRecord) -> ActiveRun | None:
         """Return the run of a task that is being worked on."""
-        run = await self._runs.find_active(task.run.session_id)
+        run = await self._runs.find_begun(task.run.session_id)
         return run if run is not None and run.row.message_id == task.run.message_id else None
 
     async def cancel(self, id: str) -> TaskRecord | WaitingTask:

@@ -292,6 +292,13 @@ class Hub:
             return True
         if self._services.calls.abort(id, "stopped by the user"):
             return True
+        row = await self.store.runs.get(id)
+        if (
+            row is not None
+            and row.status == "running"
+            and await self.runs.starting.wait_started(row.session_id)
+        ):
+            return await self.abort(id)  # it was stored, and had not begun
         return self.runs.remote is not None and await self.runs.remote.abort(id, "stopped by the user")
 
     async def answer_approval(

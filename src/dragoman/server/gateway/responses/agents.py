@@ -290,7 +290,7 @@ class AgentResponses:
     async def stop(self, response: StoredResponse) -> None:
         """See `LastingAnswers`."""
         turn, session = await self._stored_turn(response)
-        run = await self._runs.find_active(session.id)
+        run = await self._runs.find_begun(session.id)
         if run is not None and run.row.message_id == turn.message_id:
             await run.stop_and_wait(CANCELLED)
 
