@@ -55,6 +55,26 @@ class HeldWriter:
         await until(lambda: self._store.database._queued_count > 1)
 
 
+class HeldBeginning:
+    """A moment between the commit that stores a run and the news of it: nobody knows the run by then."""
+
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_stored, self.may_begin = asyncio.Event(), asyncio.Event()
+        self._starting = served.hub.runs.starting
+        monkeypatch.setattr(run_factory, "wait_stored", self._wait)
+
+    async def _wait(self, storing: asyncio.Future[None]) -> None:
+        await wait_stored(storing)
+        self.is_stored.set()
+        await self.may_begin.wait()
+
+    async def release_for(self, request: asyncio.Task[Any]) -> None:
+        """End it once a request waits for that, or has not."""
+        [starting] = self._starting.values()
+        await until(lambda: request.done() or starting.lock._waiters)
+        self.may_begin.set()
+
+
 @asynccontextmanager
 async def answering(tmp_path: Path, **options: Any) -> AsyncIterator[Served]:
     async with serving(tmp_path, [{"text": "Hello."}], play="turns", disconnect_grace=0, **options) as hub:
@@ -96,24 +116,45 @@ async def test_a_stop_while_a_message_is_being_stored_stops_its_run(tmp_path: Pa
 async def test_a_run_is_stopped_by_its_id_also_between_being_stored_and_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_stored, may_begin = asyncio.Event(), asyncio.Event()
-
-    async def wait_longer(storing: asyncio.Future[None]) -> None:
-        await wait_stored(storing)
-        is_stored.set()
-        await may_begin.wait()
-
-    monkeypatch.setattr(run_factory, "wait_stored", wait_longer)
     async with serving(tmp_path, [ENDLESS]) as hub:
+        beginning = HeldBeginning(hub, monkeypatch)
         asking = asyncio.create_task(hub.chat("go"))
-        await is_stored.wait()
+        await beginning.is_stored.wait()
         [row] = await hub.runs()
-        [starting] = hub.hub.runs.starting.values()
         stopping = asyncio.create_task(hub.http.post(f"/api/runs/{row.id}/stop"))
-        await until(lambda: stopping.done() or starting.lock._waiters)
-        may_begin.set()
+        await beginning.release_for(stopping)
         assert (await stopping).json()["stopped"]
         assert "abort" in types(await asking)
+
+
+async def test_a_page_that_is_loaded_between_the_storing_of_a_run_and_its_beginning_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, [ENDLESS]) as hub:
+        beginning = HeldBeginning(hub, monkeypatch)
+        asking = asyncio.create_task(hub.chat("go"))
+        await beginning.is_stored.wait()
+        loading = asyncio.create_task(hub.http.get("/api/chat/s/stream"))
+        await beginning.release_for(loading)
+        await until(lambda: (run := hub.active_run()) is not None and run.tail.follower_count == 2)
+        assert (await hub.http.post("/api/chat/s/stop")).json()["stopped"]
+        assert types(frames_in((await loading).text)) == types(await asking)
+
+
+async def test_a_socket_that_hears_of_a_run_before_it_has_begun_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, [ENDLESS]) as hub:
+        await create(hub)
+        async with connected(hub) as client:
+            await client.until("init")
+            beginning = HeldBeginning(hub, monkeypatch)
+            asking = asyncio.create_task(hub.chat("go"))
+            await client.until("status")
+            beginning.may_begin.set()
+            await client.until("chunk")
+            assert (await hub.http.post("/api/chat/s/stop")).json()["stopped"]
+            await asking
 
 
 async def test_a_run_that_cannot_begin_once_it_is_stored_is_closed(

@@ -61,7 +61,7 @@ class QueuedRunStarter(Protocol):
     async def begin_waiting(
         self, request: ChatRequest, identity: Identity, *, claim: DatabaseJob[None]
     ) -> None: ...
-    async def find_active(self, session_id: str) -> ActiveRun | None: ...
+    async def find_begun(self, session_id: str) -> ActiveRun | None: ...
     def get(self, run_id: str) -> HubRun | None: ...
     def get_active(self, session_id: str) -> HubRun | None: ...
     def count_background(self) -> int: ...
@@ -185,13 +185,13 @@ class RunQueue:
         """
         deadline = time.monotonic() + QUEUE_WAIT
         while time.monotonic() < deadline:
-            run = await self._starter.find_active(session_id)
+            run = await self._starter.find_begun(session_id)
             if run is not None:
                 return run
             if not await self._is_beginning(session_id):
                 break
             await asyncio.sleep(QUEUE_INTERVAL)
-        return await self._starter.find_active(session_id)  # it may have started between the two queries
+        return await self._starter.find_begun(session_id)  # it may have started between the two queries
 
     async def _is_beginning(self, session_id: str) -> bool:
         """Return whether something waits in the session that can be answered now, or is about to be."""
@@ -290,7 +290,7 @@ class RunQueue:
                 raise Conflict(f"message {queued.message_id!r} was {ended_text(current)}")
             return None
         if row.status == "running":
-            run = await self._starter.find_active(row.session_id)
+            run = await self._starter.find_begun(row.session_id)
             if run is not None and run.row.id == row.id:
                 return StartedRun(run, replay="message")
             row = await self._store.runs.get(queued.id) or row

@@ -241,7 +241,7 @@ class SessionSocket:
 
     async def _send_run(self, run: ActiveRun | None) -> None:
         with suppress(DragomanError):
-            run = run or await self._services.runs.find_active(self._session.id)
+            run = run or await self._services.runs.find_begun(self._session.id)
             if run is not None:
                 self._run_id = run.row.id
                 with run.follow(replay=True) as follower:
