@@ -57,6 +57,7 @@ ONLY_COMMANDS = {
             HUB,
             {
                 "genai_prices",
+                "jsonschema_rs",
                 "mcp",
                 "opentelemetry",
                 "prometheus_client",

@@ -25,7 +25,6 @@ from dragoman.errors import ConfigError, InvalidInput, ProviderError
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
-from dragoman.operations.arguments.argument_repair import repair_arguments
 from dragoman.operations.arguments.broken_json import repair_json, strip_code_fence
 from dragoman.operations.arguments.parameters import to_pydantic_hint
 from dragoman.operations.arguments.validation import (
@@ -250,6 +249,8 @@ def schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any
 
 def repair_value(value: Any, schema: Mapping[str, Any]) -> Any:
     """Return the value corrected to fit the schema where that takes no guessing, else the value itself."""
+    from dragoman.operations.arguments.argument_repair import repair_arguments  # late: imports the validator
+
     repaired = repair_arguments({_VALUE_FIELD: value}, _wrap_in_object(schema))
     return value if repaired is None else repaired.value[_VALUE_FIELD]
 

@@ -34,7 +34,7 @@ from dragoman.messages import (
     parse_message,
 )
 from dragoman.operations.approval import SuspendedCall
-from dragoman.operations.arguments.validation import make_parser
+from dragoman.operations.arguments.validation import make_late_parser
 from dragoman.operations.budget import CostTotal
 from dragoman.operations.context import Context, ParentAgent
 from dragoman.operations.operation import Operation
@@ -245,7 +245,7 @@ class Subagent:
             name=self._name,
             description=description,
             input_schema=INPUT_SCHEMA,
-            parse=make_parser(INPUT_SCHEMA),
+            parse=make_late_parser(INPUT_SCHEMA),
             run=self.run,
             timeout=timeout,
             resumes=True,

@@ -30,7 +30,6 @@ from dragoman.operations.approval import (
     SuspendedCall,
     explain_mismatch,
 )
-from dragoman.operations.arguments.argument_repair import repair_arguments
 from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.call_hooks import CallEnd, CallHooks, HookDecision, HookedCall
 from dragoman.operations.context import CallNode, Context, OperationCaller, current_context
@@ -351,7 +350,9 @@ class Execution:
         except InvalidInput as error:
             if not self._prepared.context.for_model or is_meta_call(self._prepared.record):
                 raise
-            repaired = repair_arguments(input, operation.input_schema)
+            from dragoman.operations.arguments import argument_repair  # late: imports the validator
+
+            repaired = argument_repair.repair_arguments(input, operation.input_schema)
             if repaired is None or not repaired.notes:
                 raise
             try:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded, BadRequest, CallError, NotFound
 from dragoman.model_request import Tool
-from dragoman.operations.arguments.validation import InputParser, make_parser
+from dragoman.operations.arguments.validation import InputParser, make_late_parser
 from dragoman.operations.batch import BatchEntry, RunningBatch, parse_batch
 from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, ProgressCallback
@@ -314,7 +314,7 @@ def make_operation(
         description=tool.description,
         input_schema=tool.input_schema,
         effect=effect,
-        parse=parse or make_parser(tool.input_schema),
+        parse=parse or make_late_parser(tool.input_schema),
         run=run,
         resumes=resumes,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.errors import CallError
 from dragoman.operations.approval import Question
-from dragoman.operations.arguments.validation import invalid_input, make_parser, make_problem
+from dragoman.operations.arguments.validation import invalid_input, make_late_parser, make_problem
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 
@@ -30,7 +30,7 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["text"],
     "additionalProperties": False,
 }
-parse = make_parser(SCHEMA)
+parse = make_late_parser(SCHEMA)
 
 
 def parse_question(input: Mapping[str, Any]) -> Question:

@@ -25,7 +25,7 @@ from dragoman.operations.arguments.subschemas import (
     is_schema,
     resolve_ref,
 )
-from dragoman.operations.arguments.validation import REGEX_OPTIONS, is_too_deep
+from dragoman.operations.arguments.validation import is_too_deep, regex_options
 
 ROOT_URI = "urn:dragoman:arguments"
 WRAPPERS = ("arguments", "input", "parameters", "args", "kwargs")
@@ -255,7 +255,7 @@ class ArgumentRepairer:
             registry=self._registry,
             validate_formats=False,
             offline=True,
-            pattern_options=REGEX_OPTIONS,
+            pattern_options=regex_options(),
         )
 
 

@@ -1,23 +1,20 @@
-"""Validation of operation input against JSON Schemas, with problems that a model can correct."""
+"""Validation of operation input against JSON Schemas, with problems that a model can correct.
+
+The validator `jsonschema_rs` takes 7 MB: it is imported with the first schema that is compiled.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jsonschema_rs
 import msgspec
 import pydantic
 
 from dragoman.errors import ConfigError, InvalidInput
-from dragoman.operations.arguments.argument_problems import (
-    ABSENT,
-    ArgumentProblem,
-    ValuePath,
-    dotted_path,
-    explain_error,
-)
+from dragoman.operations.arguments.argument_problems import ABSENT, ArgumentProblem, ValuePath, dotted_path
 from dragoman.operations.arguments.schema_cost import (
     CheckCost,
     compile_cost,
@@ -26,6 +23,9 @@ from dragoman.operations.arguments.schema_cost import (
     wide_integers_limit,
 )
 from dragoman.operations.arguments.subschemas import child_values, estimate_cost
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 InputParser: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
@@ -43,7 +43,6 @@ TOKEN_COUNT_NAME = re.compile(
     r"max_?\w*tokens|token_?(count|limit|budget)|(in|out)put_?tokens|total_?tokens|^tokens$", re.IGNORECASE
 )
 MAX_COUNT_NAME = 100  # characters; searching takes time in proportion to their square
-REGEX_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 SCHEMA_MAPS = ("properties", "$defs", "patternProperties")
 
 
@@ -64,7 +63,22 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
     return check
 
 
+def make_late_parser(schema: Mapping[str, Any]) -> InputParser:
+    """Return the same for a schema of the hub itself. It is compiled when the first input is parsed."""
+
+    @cache
+    def compiled() -> InputParser:
+        return make_parser(schema)
+
+    def parse(arguments: Mapping[str, Any]) -> Any:
+        return compiled()(arguments)
+
+    return parse
+
+
 def _make_parser(schema: Mapping[str, Any], label: str = "input schema") -> InputParser:
+    import jsonschema_rs  # late: see above
+
     rules = dict(schema)
     try:
         validator = compile_schema(rules)
@@ -113,15 +127,25 @@ def compile_schema(schema: dict[str, Any]) -> jsonschema_rs.Validator:
     `format` is not validated, but left to the operation. Patterns run without backtracking where possible,
     else within a limit.
     """
-    return jsonschema_rs.validator_for(
-        schema, offline=True, validate_formats=False, pattern_options=REGEX_OPTIONS
-    )
+    from jsonschema_rs import validator_for  # late: see above
+
+    return validator_for(schema, offline=True, validate_formats=False, pattern_options=regex_options())
+
+
+@cache
+def regex_options() -> jsonschema_rs.FancyRegexOptions:
+    """Return how patterns of schemas run."""
+    from jsonschema_rs import FancyRegexOptions  # late: see above
+
+    return FancyRegexOptions(backtrack_limit=10_000)
 
 
 def find_problems(
     validator: jsonschema_rs.Validator, schema: Mapping[str, Any], *, input: Mapping[str, Any]
 ) -> list[ArgumentProblem]:
     """Return the problems of an input: all, or only the first if all would cost too much."""
+    from dragoman.operations.arguments.schema_errors import explain_error  # late: see above
+
     weight = estimate_cost(schema, input)
     if weight == "tangled":
         return [
@@ -141,6 +165,10 @@ def find_problems(
 def find_first_problem(
     validator: jsonschema_rs.Validator, schema: Mapping[str, Any], *, input: Mapping[str, Any]
 ) -> list[ArgumentProblem]:
+    import jsonschema_rs  # late: see above
+
+    from dragoman.operations.arguments.schema_errors import explain_error  # late: see above
+
     try:
         validator.validate(input)
     except jsonschema_rs.ValidationError as error:
