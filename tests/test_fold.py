@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from dragoman import events as e
 from dragoman import messages as m
 from dragoman.errors import OutOfOrder
 from dragoman.fold import Fold, fold
+from dragoman.part_builders import BlockBuilder
 from dragoman.unfold import current_position, events_since, unfold
 
 JSON: st.SearchStrategy[Any] = st.text(max_size=8) | st.sampled_from(
@@ -438,3 +440,15 @@ def test_the_results_of_a_continued_answer_stand_before_its_first_new_step() -> 
     assert live == ["tool-output-available", "start-step"]
     late = [event.type for event in events_since(continued)]
     assert late[-3:] == ["tool-output-available", "finish-step", "start-step"]
+
+
+def test_an_open_text_takes_little_more_memory_than_its_characters() -> None:
+    """A small string takes ten times the memory of its text, and a stream that is open has all of its own."""
+    open_text = Fold()
+    open_text.add([*STEP, e.TextStart("t")])
+    for number in range(1_000):
+        open_text.add([e.TextDelta("t", f" {number:03}")])
+    block = open_text.builders[-1]
+    assert isinstance(block, BlockBuilder)
+    assert sum(map(sys.getsizeof, block.fragments)) < 3 * 4_000
+    assert block.text() == "".join(f" {number:03}" for number in range(1_000))

@@ -44,7 +44,7 @@ STAGES_PER_APPROVAL = 10
 ToolInputEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
 
 
-MAX_FRAGMENTS = 1024
+MAX_FRAGMENTS = 32  # joined when there are more: 1,000 short deltas would take 70 KB
 CHUNK = 65_536  # characters up to which fragments are joined while a block is open
 MAX_DELTA = 262_144  # characters up to which the rest of a block is one delta
 
