@@ -26,8 +26,8 @@ from dragoman.accounts.request_size import (
     CHARACTERS_PER_TOKEN,
     AnswerBounds,
     PromptEstimate,
+    RequestPrompt,
     bounds_of,
-    estimate_prompt,
 )
 from dragoman.accounts.upstream_answer import (
     NO_USAGE,
@@ -131,17 +131,15 @@ class ModelCall(Generic[T]):
 
         def open_answer(route: Route) -> EventAnswer:
             routed = routes.request_for(request, route)
-            span = tracing.model_call(routed, route.provider)
+            provider, span = route.provider, tracing.model_call(routed, route.provider)
             handler = on_delta if payment.budget is None else None
-            return EventAnswer.of_provider(
-                route.provider, routed, span=span, model=route.model, on_delta=handler
-            )
+            return EventAnswer.of_provider(provider, routed, span=span, model=route.model, on_delta=handler)
 
         return ModelCall(
             payment,
             routes,
             open_answer=open_answer,
-            prompt=estimate_prompt(request, routes.first),
+            prompt=RequestPrompt(request, routes.first),
             answer_bounds=bounds_of(request),
             retry=retry,
         )
@@ -213,6 +211,7 @@ class ModelCall(Generic[T]):
         self._is_paid_as_it_grows = bool(self._reservation or (self._admission and self._admission.charges))
         try:
             self.answer = await self._start()
+            del self._open_answer  # it has the request, and the answer may take long
         except DragomanError as error:
             self.fail(error)
             raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -30,23 +32,28 @@ class PromptSize(msgspec.Struct, frozen=True):
         return estimate if estimate < self.estimated else max(estimate, self.counted)
 
 
-class PromptEstimate:
+class PromptEstimate(ABC):
     """The tokens of a call's prompt, estimated when they are needed: that may read a whole history.
 
     `previous` is the prompt of the run's last step: unless it was cut since, this one is not shorter.
     `unseen` are the most tokens of files that the request only names; they are reserved, and not estimated.
+    `may_be_long`: the estimate is to be awaited with `count()`.
     """
 
-    def __init__(
-        self, estimate: Callable[[], int], size: Callable[[], int] | None = None, *, unseen: int = 0
-    ) -> None:
-        """`size` returns about how many bytes `estimate` reads; None if it reads nothing."""
+    may_be_long: ClassVar[bool]
+
+    def __init__(self, *, unseen: int = 0) -> None:
         self._unseen = unseen
         self.previous: PromptSize | None = None
-        self.may_be_long = size is not None
-        self._estimate = estimate
-        self._size = size or (lambda: 0)
         self._tokens: int | None = None
+
+    @abstractmethod
+    def _estimate(self) -> int:
+        """Return the estimate."""
+
+    @abstractmethod
+    def _size(self) -> int:
+        """Return about how many bytes `_estimate` reads."""
 
     @property
     def tokens(self) -> int:
@@ -77,10 +84,37 @@ def token_factor(route: Route) -> float:
     return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
 
 
-def estimate_prompt(request: ModelRequest, route: Route) -> PromptEstimate:
-    """Return the estimate of a request for the model of a route."""
-    factor = token_factor(route)
-    return PromptEstimate(lambda: estimate_input(request, factor=factor), lambda: request_size(request))
+class PlannedPrompt(PromptEstimate):
+    """The prompt of a request whose tokens somebody else estimates, with `tokens`."""
+
+    may_be_long = False
+
+    def __init__(self, tokens: Callable[[], int], *, unseen: int = 0) -> None:
+        super().__init__(unseen=unseen)
+        self._estimate_tokens = tokens
+
+    def _estimate(self) -> int:
+        return self._estimate_tokens()
+
+    def _size(self) -> int:
+        return 0
+
+
+class RequestPrompt(PromptEstimate):
+    """The prompt of a request for the model of a route."""
+
+    may_be_long = True
+
+    def __init__(self, request: ModelRequest, route: Route) -> None:
+        super().__init__()
+        self._request = request
+        self._factor = token_factor(route)
+
+    def _estimate(self) -> int:
+        return estimate_input(self._request, factor=self._factor)
+
+    def _size(self) -> int:
+        return request_size(self._request)
 
 
 class AnswerBounds(msgspec.Struct, frozen=True):

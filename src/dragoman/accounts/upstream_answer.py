@@ -101,7 +101,7 @@ class EventAnswer:
         if on_delta is None or span.records_content or not isinstance(provider, RemoteProvider):
             return cls(provider.stream(request), span, model=model)
         progress = AnswerProgress(model=model)
-        batches = provider.stream(request, on_delta=counted(on_delta, progress))
+        batches = provider.stream(request, on_delta=CountedDeltas(on_delta, progress).take)
         return cls(batches, span, model=model, progress=progress)
 
     async def receive(self) -> Batch | None:
@@ -149,16 +149,25 @@ class EventAnswer:
         progress.cost = provider_cost(event)
 
 
-def counted(on_delta: e.DeltaHandler, progress: AnswerProgress) -> e.DeltaHandler:
-    """Return a handler that adds the text that `on_delta` takes to `progress.text_length`."""
+class CountedDeltas:
+    """A handler that adds the text that `on_delta` takes to `progress.text_length`.
 
-    def take(batch: Batch) -> bool:
-        is_taken = on_delta(batch)
+    As a closure it would take three times the memory.
+    """
+
+    __slots__ = ("_on_delta", "_progress")
+
+    def __init__(self, on_delta: e.DeltaHandler, progress: AnswerProgress) -> None:
+        self._on_delta = on_delta
+        self._progress = progress
+
+    def take(self, batch: Batch) -> bool:
+        """Pass a batch on; return whether it was taken."""
+        is_taken = self._on_delta(batch)
         if is_taken:
-            progress.text_length += len(batch[0].delta)  # type: ignore[union-attr]  # one of `TEXT_DELTAS`
+            delta = batch[0].delta  # type: ignore[union-attr]  # one of `TEXT_DELTAS`
+            self._progress.text_length += len(delta)
         return is_taken
-
-    return take
 
 
 def settled_usage(

@@ -7,7 +7,7 @@ before it asks for the next one: the loop reads the message so far from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -68,7 +68,7 @@ class Loop:
         self._started_at = turn.clock()
         self._earlier_usage = restoration.stored_usage(turn.fold.metadata)
         self._answers: dict[str, ApprovalAnswer] = {}
-        self._unfinished: frozenset[str] = frozenset()
+        self._unfinished: Collection[str] = ()
         if turn.restored is not None:
             self._unfinished = turn.restored.unfinished
             self._answers = restoration.recorded_answers(turn.restored.message, self._unfinished)
@@ -414,8 +414,8 @@ class Loop:
         waiting = [c for c in self.turn.fold.step_calls() if c.state not in FINAL_STATES]
         answered = {c.tool_call_id for c in waiting if c.state == "approval-responded"} | set(self._answers)
         kind = self.turn.toolbox.kind
-        cut_off = {c.tool_call_id for c in waiting if kind(c.name) != "client"} & self._unfinished
-        self._unfinished = frozenset()
+        cut_off = {c.tool_call_id for c in waiting if kind(c.name) != "client"}.intersection(self._unfinished)
+        self._unfinished = ()
         return [c for c in waiting if c.tool_call_id in answered | cut_off]
 
     def _store_answers(self, batch: Batch) -> None:

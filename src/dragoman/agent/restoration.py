@@ -7,7 +7,7 @@ or just after: all of it is dropped, and the model is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -124,7 +124,7 @@ def steps_before_crash(
     return tuple(steps)
 
 
-def recorded_answers(message: Message, calls: frozenset[str]) -> dict[str, ApprovalAnswer]:
+def recorded_answers(message: Message, calls: Collection[str]) -> dict[str, ApprovalAnswer]:
     """Return the answers to questions that these calls of a message have not used yet, by call."""
     answers: dict[str, ApprovalAnswer] = {}
     for part in question_parts(message.parts):

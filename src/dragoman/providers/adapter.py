@@ -40,6 +40,11 @@ class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ProviderError(f"the answer is longer than {self.stream} bytes", category="api_error")
 
 
+def new_call_id() -> str:
+    """Return an id for a call that came without one."""
+    return new_id("call")
+
+
 def answer_options(provider: str | None, request: ModelRequest) -> AnswerOptions:
     """Return the arguments for the decoder of the answer to a request."""
     audio = request.options.get("audio")
@@ -47,8 +52,8 @@ def answer_options(provider: str | None, request: ModelRequest) -> AnswerOptions
     return {
         "provider": provider,
         "model": request.model,
-        "new_id": lambda: new_id("call"),
-        "used_ids": call_ids(request.messages),
+        "new_id": new_call_id,
+        "used_ids": call_ids(request.messages) or (),
         "audio_format": audio_format if isinstance(audio_format, str) else None,
     }
 

@@ -43,6 +43,7 @@ async def read_answer(
     answer: DecodedResponse | None = None
     try:
         answer = await open_answer()
+        del open_answer  # it has the request, and the answer may take long
         answer.pass_deltas(on_delta)
         receive = answer.receive
         batch = answer.first_batch

@@ -82,15 +82,18 @@ class ChatHandlers:
         if isinstance(started, StoredAnswer):
             await send_stored_answer(exchange, started, dialect=dialect, session_id=request.session_id)
             return
-        headers = {
-            "x-dragoman-session": header_value(request.session_id),
-            "x-dragoman-run": started.run.row.id,
-        }
         follower = started.follow()
         follower.interval = interval
         with self._access.track_id(request.session_id, exchange):
             await stream_run(
-                exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
+                exchange,
+                follower,
+                dialect=dialect,
+                keep_alive=self._settings.keep_alive,
+                headers={
+                    "x-dragoman-session": header_value(request.session_id),
+                    "x-dragoman-run": started.run.row.id,
+                },
             )
 
     async def resume(self, exchange: Exchange) -> None:

@@ -97,48 +97,63 @@ async def stream_run(
     of a run that continues, because it has another key, ends with an error frame. `closing` returns what a
     stream that was not cut off ends with.
     """
-    ended: list[KeyEnded] = []
-
-    def end_stream(error: KeyEnded) -> None:
-        ended.append(error)
-        asyncio.get_running_loop().call_later(LAST_FRAMES_WAIT, follower.detach)
-
-    exchange.on_key_ended = end_stream
+    stops = StreamStops(follower)
+    exchange.on_key_ended = stops.end_soon
     # No delay: a run that ends meanwhile must know that this client did not see its end.
     with DisconnectWatch(exchange, at_once=True) as watch, follower:
         if not exchange.response_started:
             await exchange.start_response(200, {**dialect.headers, **(headers or {})})
+        del headers
         comment = partial(exchange.send_chunk, KEEP_ALIVE)
         async with KeepAlive(comment, keep_alive) as timer:
-            last = await _send_to_reader(exchange, follower, dialect=dialect, timer=timer)
+            last = await _send_to_reader(exchange, stops, dialect=dialect, timer=timer)
         watch.response_complete = True
-        if ended and follower.is_detached:
-            error = ended[0]
+        if (error := stops.key_ended) is not None and follower.is_detached:
             last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
         elif closing is not None:
             last += await closing()
         await send_end(exchange, last)
 
 
+class StreamStops:
+    """What stops the stream of a follower before its run has ended, in the task that creates it."""
+
+    __slots__ = ("_task", "follower", "is_stalled", "key_ended")
+
+    def __init__(self, follower: Follower) -> None:
+        self.follower = follower
+        self.key_ended: KeyEnded | None = None
+        self.is_stalled = False
+        self._task = asyncio.current_task()
+
+    def end_soon(self, error: KeyEnded) -> None:
+        """Detach the follower in a moment: the key of its client has ended."""
+        self.key_ended = self.key_ended or error
+        asyncio.get_running_loop().call_later(LAST_FRAMES_WAIT, self.follower.detach)
+
+    def disconnect(self) -> None:
+        """Cancel the task: the follower is disconnected."""
+        if self._task is not None and not self.is_stalled:
+            self.is_stalled = True
+            self._task.cancel()
+
+    def uncancel(self) -> bool:
+        """Return whether the task was cancelled by `disconnect`, and by nothing else."""
+        return self._task is not None and self.is_stalled and self._task.uncancel() == 0
+
+
 async def _send_to_reader(
-    exchange: Exchange, follower: Follower, *, dialect: StreamEncoder, timer: KeepAlive
+    exchange: Exchange, stops: StreamStops, *, dialect: StreamEncoder, timer: KeepAlive
 ) -> bytes:
     """Do what `_send_batches` does. Raises ClientDisconnected when the follower is disconnected before."""
-    task, stalled = asyncio.current_task(), False
-
-    def disconnect() -> None:
-        nonlocal stalled
-        if task is not None and not stalled:
-            stalled = True
-            task.cancel()
-
+    follower = stops.follower
     if follower.is_disconnected:
         raise ClientDisconnected
-    follower.on_disconnect = disconnect
+    follower.on_disconnect = stops.disconnect
     try:
         return await _send_batches(exchange, follower, dialect=dialect, timer=timer)
     except asyncio.CancelledError:
-        if task is None or not stalled or task.uncancel() > 0:
+        if not stops.uncancel():
             raise
         log.info("%s: the client read nothing for too long, or its run continues elsewhere", exchange.path)
         raise ClientDisconnected from None
@@ -154,7 +169,7 @@ async def _send_batches(
     may_be_large = isinstance(dialect, ResponsesStreamEncoder)
     cycle = cycle_of(send)
     if cycle is not None and not (may_be_large or follower.interval):
-        follower.on_batch = partial(_write_delta, cycle=cycle, dialect=dialect, timer=timer)
+        follower.on_batch = DeltaWriter(cycle, dialect, timer=timer).write
     try:
         while (batch := await follower.next()) is not None:
             frames = await encode_batch(dialect, batch) if may_be_large else dialect.encode(batch)
@@ -170,24 +185,34 @@ async def _send_batches(
         follower.on_batch = None  # otherwise a reference cycle waits for the garbage collector
 
 
-def _write_delta(batch: Batch, *, cycle: ResponseCycle, dialect: StreamEncoder, timer: KeepAlive) -> bool:
-    """Write the frames of a short delta if nothing has to be waited for; return whether it was written.
+class DeltaWriter:
+    """Writes deltas for the run, which calls it directly, without waking the stream's task.
 
-    The run calls it directly, without waking the stream's task: most chunks of an answer come alone.
+    Most chunks of an answer come alone.
     """
-    event = batch[0]
-    if not isinstance(event, TEXT_DELTAS) or len(batch) > 1 or len(event.delta) > MAX_DIRECT:
-        return False
-    if not cycle.is_writable:
-        return False
-    try:
-        frames = dialect.encode(batch)
-    except Exception:  # noqa: BLE001 # the stream's task encodes it again and fails, not the run
-        return False
-    if frames:
-        timer.note_output()
-        cycle.write_chunk(frames)
-    return True
+
+    __slots__ = ("_cycle", "_dialect", "_timer")
+
+    def __init__(self, cycle: ResponseCycle, dialect: StreamEncoder, *, timer: KeepAlive) -> None:
+        self._cycle = cycle
+        self._dialect = dialect
+        self._timer = timer
+
+    def write(self, batch: Batch) -> bool:
+        """Write the frames of a short delta unless something has to be waited for; return whether it did."""
+        event = batch[0]
+        if not isinstance(event, TEXT_DELTAS) or len(batch) > 1 or len(event.delta) > MAX_DIRECT:
+            return False
+        if not self._cycle.is_writable:
+            return False
+        try:
+            frames = self._dialect.encode(batch)
+        except Exception:  # noqa: BLE001 # the stream's task encodes it again and fails, not the run
+            return False
+        if frames:
+            self._timer.note_output()
+            self._cycle.write_chunk(frames)
+        return True
 
 
 async def encode_batch(encoder: BatchEncoder, batch: Sequence[Event] | None) -> bytes:

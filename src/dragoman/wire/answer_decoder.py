@@ -18,7 +18,7 @@ from dragoman.wire.provider_errors import (
     too_long_error,
 )
 from dragoman.wire.sse import SSEParser
-from dragoman.wire.tool_calls import ToolCallAssembler, sequential_ids
+from dragoman.wire.tool_calls import MAX_ARGUMENTS, ToolCallAssembler, sequential_ids
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -53,20 +53,30 @@ class AnswerBuilder(ABC):
         self.audio_format = audio_format
         self.requested_model = model
         self.new_id = new_id or sequential_ids()
-        self.tool_calls = ToolCallAssembler(new_id=self.new_id, used_ids=used_ids)
+        self._earlier_ids = used_ids
+        self._max_arguments = MAX_ARGUMENTS
+        self._tool_calls: ToolCallAssembler | None = None
 
     @abstractmethod
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
 
     @property
+    def tool_calls(self) -> ToolCallAssembler:
+        """The tool calls of the answer."""
+        if self._tool_calls is None:  # most answers have none
+            self._tool_calls = ToolCallAssembler(new_id=self.new_id, used_ids=self._earlier_ids)
+            self._tool_calls.max_arguments = self._max_arguments
+        return self._tool_calls
+
+    @property
     def pending_arguments(self) -> int:
         """Characters of arguments of the calls that are still open."""
-        return self.tool_calls.arguments_length
+        return 0 if self._tool_calls is None else self._tool_calls.arguments_length
 
     def limit_arguments(self, characters: int) -> None:
         """Set the most characters of the arguments of one call."""
-        self.tool_calls.max_arguments = characters
+        self._max_arguments = characters
 
     def fail(self, error: Any) -> None:
         """Record why the answer failed, as a ProviderError or the provider's own; the first is kept."""

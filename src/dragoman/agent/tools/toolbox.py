@@ -25,6 +25,7 @@ from dragoman.operations.registry import MAX_ID_LENGTH, Registry
 from dragoman.wire.token_estimate import estimate_input, estimate_text
 
 ToolKind = Literal["meta", "operation", "client", "unknown"]
+NO_NAMES: frozenset[str] = frozenset()  # an empty set takes 216 bytes
 
 
 class Toolbox:
@@ -48,7 +49,7 @@ class Toolbox:
         self._registry = registry
         self._meta = meta
         self._manual = manual
-        self._client_names = {tool.name for tool in client}
+        self._client_names = frozenset(tool.name for tool in client) if client else NO_NAMES
         matches = [each if isinstance(each, Operation) else find_operation(registry, each) for each in pinned]
         operations = [operation for operation in matches if operation is not None]
         self._pinned = unique_names(operations)

@@ -16,7 +16,7 @@ from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS
-from dragoman.accounts.request_size import AnswerBounds, PromptEstimate
+from dragoman.accounts.request_size import AnswerBounds, PlannedPrompt
 from dragoman.accounts.upstream_answer import EventAnswer
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
 from dragoman.http.asgi_exchange import Exchange, header_value
@@ -83,7 +83,7 @@ class GatewayRequest:
             payment,
             plan.routes,
             open_answer=self._open_answer,
-            prompt=PromptEstimate(lambda: plan.input_tokens, unseen=plan.unseen_tokens),
+            prompt=PlannedPrompt(lambda: plan.input_tokens, unseen=plan.unseen_tokens),
             answer_bounds=AnswerBounds(
                 plan.head.max_output_tokens(options, default=DEFAULT_OUTPUT_TOKENS),
                 plan.head.max_searches() if plan.head.may_search else 0,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, cast
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -85,6 +84,8 @@ class ResponseCycle(RequestResponseCycle, DisconnectSource):
     such a response (RFC 9112, §6.3). A message `WHOLE_RESPONSE` is a response with its body.
     """
 
+    _on_disconnect: Callable[[], None] | None = None
+
     async def receive(self) -> Any:
         """See ASGI; as uvicorn does, but without another coroutine when something has arrived."""
         if not self.waiting_for_100_continue and cast(Flag, self.message_event).take():
@@ -99,17 +100,18 @@ class ResponseCycle(RequestResponseCycle, DisconnectSource):
         """See `DisconnectSource`."""
         event = cast(Flag, self.message_event)
         if callback is None:
-            event.on_set = None
+            event.on_set = self._on_disconnect = None
             return False
         if self.more_body or self.disconnected or self.response_complete or event.is_set():
             return False
         self.flow.resume_reading()  # otherwise a closed connection is not noticed
-        event.on_set = partial(self._call_if_disconnected, callback)
+        self._on_disconnect = callback
+        event.on_set = self._call_if_disconnected
         return True
 
-    def _call_if_disconnected(self, callback: Callable[[], None]) -> None:
-        if self.disconnected:
-            callback()
+    def _call_if_disconnected(self) -> None:
+        if self.disconnected and self._on_disconnect is not None:
+            self._on_disconnect()
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """See ASGI. Raises RuntimeError for messages in another order, and for invalid headers."""

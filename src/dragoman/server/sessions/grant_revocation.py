@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import msgspec
 
@@ -33,6 +33,9 @@ class SharedUse(msgspec.Struct, frozen=True):
     role: SessionRole
 
 
+NO_GRANT = nullcontext()  # nearly all use is the owner's own
+
+
 class SharedAccess:
     """The open requests of this process that grants allow."""
 
@@ -47,6 +50,8 @@ class SharedAccess:
 
         An id that is not the hub's id of another owner's session is one of the caller's own sessions.
         """
+        if not _is_used_by_grant(session_id, exchange.identity):
+            return NO_GRANT
 
         def stop(error: KeyEnded) -> None:
             if exchange.on_key_ended is not None:
@@ -54,16 +59,18 @@ class SharedAccess:
 
         return self.track(session_id, exchange.identity, stop=stop)
 
-    @contextmanager
     def track(
         self, session_id: str, caller: Identity, *, stop: StopWork, role: SessionRole = "read"
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Call `stop` when the caller may no longer use the session while the block runs."""
-        if not is_of_others(session_id, caller.owner) or visible_owner(caller) is None:
-            yield
-            return
+        if not _is_used_by_grant(session_id, caller):
+            return NO_GRANT
+        return self._track(SharedUse(session_id, caller, role), stop)
+
+    @contextmanager
+    def _track(self, use: SharedUse, stop: StopWork) -> Iterator[None]:
         entry = object()
-        self._stops[entry] = SharedUse(session_id, caller, role), stop
+        self._stops[entry] = use, stop
         try:
             yield
         finally:
@@ -102,3 +109,7 @@ class SharedAccess:
                 del self._stops[entry]
                 log.info("%s may no longer use session %s", use.caller.owner, use.session_id)
                 stop(KeyEnded("the session is no longer shared with you", reason="grant revoked"))
+
+
+def _is_used_by_grant(session_id: str, caller: Identity) -> bool:
+    return is_of_others(session_id, caller.owner) and visible_owner(caller) is not None

@@ -26,7 +26,7 @@ class ReasoningAccumulator:
     def __init__(self, provider: str | None = None) -> None:
         self._provider = provider
         self._has_text_field = False  # the text has a field of its own; the details repeat it
-        self._entries = {name: _MergedEntries() for name in _LISTS}
+        self._entries: dict[str, _MergedEntries] = {}  # by name, of `_LISTS`
         self._opaque: Any = None
 
     def add_delta(self, delta: OpenAIDelta) -> str:
@@ -59,12 +59,12 @@ class ReasoningAccumulator:
         """Return the metadata that must be sent back with the block that ends."""
         metadata: dict[str, Any] = {
             name: [_join_pieces(entry) for entry in entries.all]
-            for name, entries in self._entries.items()
-            if entries.has_opaque
+            for name in _LISTS
+            if (entries := self._entries.get(name)) is not None and entries.has_opaque
         }
         if self._opaque:
             metadata["reasoning_opaque"] = self._opaque
-        self._entries = {name: _MergedEntries() for name in _LISTS}
+        self._entries = {}
         self._opaque = None
         return bind_to_provider(metadata, self._provider) if metadata else None
 
@@ -72,7 +72,7 @@ class ReasoningAccumulator:
         """Merge the entries into earlier ones and return their text."""
         if not isinstance(entries, list):
             return ""
-        merged = self._entries[name]
+        merged = self._entries.setdefault(name, _MergedEntries())
         texts = [merged.add(entry) for entry in entries if isinstance(entry, Mapping)]
         return "".join(texts)
 
