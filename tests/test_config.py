@@ -194,6 +194,32 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "telemetry: {sample: 2}",
         ["hub.yaml:1: telemetry.sample: expected a number <= 1, got 2"],
     ),
+    "an MCP server that cannot be asked": (
+        'mcp_servers:\n  a: {url: "http://h/\\r\\nx: y"}\n  b: {url: http://h, headers: {a: "b\\r\\nc: d"}}\n'
+        '  c: {url: http://h, headers: {"a b": c, é: d}, secrets: {"x:": s}}\n',
+        [
+            "hub.yaml:2: mcp_servers.a.url: must be an address that begins with http:// or https://",
+            "hub.yaml:3: mcp_servers.b.headers.a: is not a valid HTTP header",
+            "hub.yaml:4: mcp_servers.c.headers.'a b': is not a valid HTTP header",
+            "hub.yaml:4: mcp_servers.c.headers.é: is not a valid HTTP header",
+            "hub.yaml:4: mcp_servers.c.secrets.x:: is not a valid HTTP header",
+        ],
+    ),
+    "an MCP server that cannot be started": (
+        'mcp_servers:\n  a: {command: ["a\\0b"]}\n  b: {command: [b], env: {"A=B": c, C: "\\0"}}\n',
+        [
+            "hub.yaml:2: mcp_servers.a.command[0]: contains a NUL character",
+            "hub.yaml:3: mcp_servers.b.env.'A=B': is not a valid environment variable",
+            "hub.yaml:3: mcp_servers.b.env.C: is not a valid environment variable",
+        ],
+    ),
+    "an address and a header that no server could get": (
+        'providers: {up: {type: openai, base_url: "http://h\\n/v1", headers: {a: 日本}}}',
+        [
+            "hub.yaml:1: providers.up.base_url: expected a URL such as https://host/v1, with http:// or",
+            "hub.yaml:1: providers.up.headers.a: is not a valid HTTP header",
+        ],
+    ),
     "a header over two lines": (
         'providers: {up: {type: anthropic, headers: {authorization: "a\\nb"}}}',
         ["hub.yaml:1: providers.up.headers.authorization: is not a valid HTTP header"],

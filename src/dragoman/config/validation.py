@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from itertools import chain
 from urllib.parse import urlsplit
@@ -236,15 +236,36 @@ def _mcp_server_problems(name: str, server: McpServerConfig) -> Iterator[ConfigP
             yield ConfigProblem((*path, field), "is for servers with a command")
     if server.command and server.headers:
         yield ConfigProblem((*path, "headers"), "is for servers with a url")
+    yield from _header_problems(server.headers, path=(*path, "headers"))
+    yield from _environment_problems(server.env, path=(*path, "env"))
+    secret_problems = _header_problems if server.url else _environment_problems
+    yield from secret_problems(server.secrets, path=(*path, "secrets"))
+    for at, argument in enumerate(server.command):
+        if "\0" in argument:
+            yield ConfigProblem((*path, "command", at), "contains a NUL character")
+
+
+def _header_problems(headers: Mapping[str, str], *, path: FieldPath) -> Iterator[ConfigProblem]:
+    """Yield a problem for each header that cannot be sent: another name, or a value that is not ASCII."""
+    for header, value in headers.items():
+        if not _HEADER_PATTERN.fullmatch(header) or not (value.isprintable() and value.isascii()):
+            yield ConfigProblem((*path, header), "is not a valid HTTP header")
+
+
+def _environment_problems(variables: Mapping[str, str], *, path: FieldPath) -> Iterator[ConfigProblem]:
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            yield ConfigProblem((*path, name), "is not a valid environment variable")
 
 
 def is_http_url(url: str) -> bool:
     """Return whether the text is a URL with http:// or https://, a host and a valid port."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+    return is_http and url.isprintable() and " " not in url  # `urlsplit` leaves line breaks and tabs out
 
 
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
@@ -317,9 +338,7 @@ def _provider_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigPr
         yield ConfigProblem((*path, field), f"is missing: {example}")
     if provider.base_url is not None:
         yield from _url_problems(provider.base_url, path=(*path, "base_url"))
-    for header, value in provider.headers.items():
-        if not _HEADER_PATTERN.fullmatch(header) or not value.isprintable():
-            yield ConfigProblem((*path, "headers", header), "is not a valid HTTP header")
+    yield from _header_problems(provider.headers, path=(*path, "headers"))
 
 
 def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:

@@ -80,9 +80,10 @@ def is_http_url(url: str) -> bool:
     """Whether it is a URL of a web server."""
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+    return is_http and url.isprintable() and " " not in url  # `urlsplit` leaves line breaks and tabs out
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
