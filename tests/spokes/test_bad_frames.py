@@ -16,6 +16,7 @@ DEEP = '{"a":' * 5_000 + "{}" + "}" * 5_000
 BAD_ANSWERS = [
     '{"type": "result", "id": "ID", "result": 7, "cost": "much"}',
     '{"type": "result", "id": "ID", "result": 7, "cost": -1}',
+    '{"type": "result", "id": "ID", "result": 7, "cost": 1e308}',  # two of them add up to infinity
     '{"type": "result", "id": "ID", "result": {',
     f'{{"type": "result", "id": "ID", "result": {DEEP}}}',
     '{"type": "error", "id": "ID"}',

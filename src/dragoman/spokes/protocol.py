@@ -44,7 +44,7 @@ CLOSE_CODES: Mapping[str, int] = {
 
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 SpokeId: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,99}\Z")]
-Cost: TypeAlias = Annotated[float, Meta(ge=0)]
+Cost: TypeAlias = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
