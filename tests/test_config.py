@@ -195,8 +195,11 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["hub.yaml:1: telemetry.sample: expected a number <= 1, got 2"],
     ),
     "an MCP server that cannot be asked": (
-        'mcp_servers:\n  a: {url: "http://h/\\r\\nx: y"}\n  b: {url: http://h, headers: {a: "b\\r\\nc: d"}}\n'
-        '  c: {url: http://h, headers: {"a b": c, é: d}, secrets: {"x:": s}}\n',
+        """mcp_servers:
+  a: {url: "http://h/\\nx: y"}
+  b: {url: http://h, headers: {a: "b\\r\\nc: d"}}
+  c: {url: http://h, headers: {"a b": c, é: d}, secrets: {"x:": s}}
+""",
         [
             "hub.yaml:2: mcp_servers.a.url: must be an address that begins with http:// or https://",
             "hub.yaml:3: mcp_servers.b.headers.a: is not a valid HTTP header",

@@ -231,6 +231,11 @@ def _mcp_server_problems(name: str, server: McpServerConfig) -> Iterator[ConfigP
         yield ConfigProblem(
             (*path, "rate"), f"{quote(server.rate)} is not a valid rate; write it like 60/minute"
         )
+    yield from _connection_problems(server, path=path)
+
+
+def _connection_problems(server: McpServerConfig, *, path: FieldPath) -> Iterator[ConfigProblem]:
+    """Yield the problems of how a server is started or asked."""
     for field in ("env", "env_from", "cwd"):
         if server.url and getattr(server, field):
             yield ConfigProblem((*path, field), "is for servers with a command")
