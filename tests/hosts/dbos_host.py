@@ -93,8 +93,10 @@ def watched(url: str, connections: ConnectionWatch) -> Callable[[], RawConnectio
     return connect
 
 
-async def main(url: str, server_url: str, host_id: str, version: str, poll_interval: str) -> None:
+async def main(url: str, server_url: str, host_id: str, *settings: str) -> None:
+    version, poll_interval, launch_timeout = settings
     dbos_engine.VERSION, dbos_engine.POLL_INTERVAL = version, float(poll_interval)
+    dbos_engine.LAUNCH_TIMEOUT = float(launch_timeout)
     dbos_engine.CLAIM_INTERVAL = connection_watch.SILENT = 0.5
     connections = ConnectionWatch()
     engine = DbosEngine(watched(url, connections), host_id=host_id, at_once=8, start_delay=0)

@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.hosts.postgres_proxy import PostgresProxy, proxied
@@ -23,9 +24,16 @@ class HostProcess:
     """A process with an engine, by its pipes."""
 
     def __init__(
-        self, url: str, host_id: str, *, server_url: str, version: str = "turn-1", poll_interval: float = 0.25
+        self,
+        url: str,
+        host_id: str,
+        *,
+        server_url: str,
+        version: str = "turn-1",
+        poll_interval: float = 0.25,
+        launch_timeout: float = LIMIT,
     ) -> None:
-        arguments = [url, server_url, host_id, version, str(poll_interval)]
+        arguments = [url, server_url, host_id, version, str(poll_interval), str(launch_timeout)]
         command = [sys.executable, "-m", "tests.hosts.dbos_host", *arguments]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -205,6 +213,42 @@ def test_a_host_that_may_not_create_the_schema_of_the_queue_queues_in_memory(
     assert host.ask("recovered", recover=["host-1"])
     host.send(end="a")
     assert host.begun() == "b"
+
+
+@contextmanager
+def long_transaction() -> Iterator[None]:
+    """A transaction that holds a snapshot of the database, as a backup does."""
+    with psycopg.connect(shared_server().url(), autocommit=True) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT count(*) FROM pg_class")
+        yield
+
+
+def test_a_host_queues_in_memory_until_the_migrations_of_the_queue_have_waited_for_a_backup(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    with long_transaction():
+        host = open_host("host-1", launch_timeout=0.1)
+        host.enqueue("a", "b", "a", session="one")
+        assert host.begun() == "a"
+        assert host.ask("listed", list=True) == ["a", "b"]
+    other = open_host("host-2")
+    other.enqueue("c", session="two")
+    while "c" not in host.ask("listed", list=True):
+        pass
+    host.send(end="a")
+    while host.begun() != "b":  # it may have begun "c"
+        pass
+
+
+def test_a_host_whose_queue_waits_for_a_backup_ends_nevertheless(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    with long_transaction():
+        host = open_host("host-1", launch_timeout=0.1)
+        host.enqueue("a", session="one")
+        assert host.begun() == "a"
+        assert host.end() == 0
 
 
 def test_a_queue_whose_connections_carry_nothing_any_more_executes_what_is_queued(

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from dragoman.errors import Unavailable
 from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.operations.permission.access_control import ApprovalFlow
@@ -54,6 +55,7 @@ class Resumed:
     def __init__(self, store: Store, clock: HostClock) -> None:
         self.store, self.clock = store, clock
         self.found: list[tuple[str, str]] = []
+        self.failing: set[str] = set()  # ids whose run cannot be resumed
         self._resumer = ApprovalResumer(
             store,
             self._resume,
@@ -63,6 +65,8 @@ class Resumed:
         )
 
     async def _resume(self, approval: ApprovalRequest) -> bool:
+        if approval.id in self.failing:
+            raise Unavailable("the queue of the hosts cannot be used")
         self.found.append((approval.id, approval.status))
         return True
 
@@ -100,6 +104,21 @@ async def resumed(tmp_path: Path) -> AsyncIterator[Resumed]:
 async def test_requests_expire_in_their_time(resumed: Resumed) -> None:
     await resumed.ask("a")
     assert await resumed.after(DAY - 1.0) == []
+    assert await resumed.after(2.0) == [("a", "expired")]
+
+
+async def test_a_run_that_cannot_be_resumed_yet_is_logged_once_and_delays_no_other(
+    resumed: Resumed, caplog: pytest.LogCaptureFixture
+) -> None:
+    for id in ("a", "b"):
+        await resumed.ask(id)
+    resumed.failing = {"a"}
+    assert await resumed.after(DAY + 1.0) == [("b", "expired")]
+    assert await resumed.after(2.0) == []
+    assert [record.getMessage() for record in caplog.records] == [
+        "the run of approval a is not resumed yet: the queue of the hosts cannot be used"
+    ]
+    resumed.failing = set()
     assert await resumed.after(2.0) == [("a", "expired")]
 
 

@@ -13,6 +13,8 @@ for those every `CLAIM_INTERVAL` seconds.
 
 While DBOS cannot be started (the database user may not create its schema, say), turns are queued in memory.
 That is safe: one host claims a run whatever queue it was in, and a lost host's turns are found by its rows.
+The same holds while it takes long to start: its migrations create indexes CONCURRENTLY, which wait for every
+older transaction of the database, such as that of a backup.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import msgspec
 import psycopg
@@ -52,6 +55,7 @@ QUICK_INTERVAL = 0.25  # seconds between two polls after a host has queued a tur
 QUICK_SECONDS = 2.0  # how long the quick polling lasts
 POOL_SIZE = 4  # connections
 START_DELAY = 1.0  # seconds after the hub's start, so that its first requests have the processor
+LAUNCH_TIMEOUT = 5.0  # seconds of DBOS' start after which turns are queued in memory until it has ended
 RETRY_INTERVAL = 5.0  # seconds until DBOS is started again where it could not be
 CALL_TIMEOUT = 10.0  # seconds; while the database is down DBOS tries for ever
 RETENTION = 86_400.0  # seconds for which turns that have ended are kept, so that their ids stay known
@@ -145,6 +149,7 @@ class DbosEngine:
         self._loop = asyncio.get_running_loop()
         self._instance: DBOS | None = None
         self._pool: ConnectionPool | None = None
+        self._connections: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._substitute = MemoryEngine(at_once=at_once)
         self._has_tried = asyncio.Event()
         self._has_launched = asyncio.Event()
@@ -245,8 +250,7 @@ class DbosEngine:
         """Stop; what has not ended waits for another host."""
         await self.drain(CLOSE_TIMEOUT)
         await self._substitute.close()
-        if self._launching is not None:
-            await asyncio.wait([self._launching], timeout=CALL_TIMEOUT)
+        await self._end_launch()
         self._is_closed = True
         if self._maintenance is not None:
             self._maintenance.cancel()
@@ -275,20 +279,23 @@ class DbosEngine:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._is_wanted.wait(), self._start_delay)
         while not self._has_launched.is_set():
+            self._launching = asyncio.ensure_future(run_in_own_thread(self._launch))
+            await asyncio.wait([self._launching], timeout=LAUNCH_TIMEOUT)
+            if not self._launching.done():
+                self._queue_in_memory(
+                    "is not ready, so this host queues in memory until it is"
+                    " (its migrations wait for transactions of the database that began before)"
+                )
             try:
-                self._launching = asyncio.ensure_future(run_in_own_thread(self._launch))
                 await asyncio.shield(self._launching)
                 self._has_launched.set()
                 self._has_tried.set()
             except Exception as error:  # noqa: BLE001 - no traceback in the log: it may name the database
-                if not self._has_tried.is_set():
-                    log.warning(
-                        "the queue of the hosts cannot be used, so this host queues in memory: %s"
-                        " (may the database user create the schema of the queue?)",
-                        type(error).__name__,
-                    )
+                self._queue_in_memory(
+                    f"cannot be used, so this host queues in memory: {type(error).__name__}"
+                    " (may the database user create the schema of the queue?)"
+                )
                 await run_in_own_thread(self._destroy)
-                self._has_tried.set()
                 await asyncio.sleep(RETRY_INTERVAL)
         purged_at = self._loop.time()
         while True:
@@ -298,6 +305,11 @@ class DbosEngine:
                 if self._loop.time() - purged_at >= PURGE_INTERVAL:
                     purged_at = self._loop.time()
                     await self._call(self._purge)
+
+    def _queue_in_memory(self, reason: str) -> None:
+        if not self._has_tried.is_set() and not self._is_draining:
+            log.warning("the queue of the hosts %s", reason)
+        self._has_tried.set()
 
     async def _is_substituted(self) -> bool:
         """Wait until DBOS was started or has failed to; return whether turns are queued in memory instead."""
@@ -352,7 +364,24 @@ class DbosEngine:
         """Open a connection of the pool; none after `close`, when threads of DBOS may still run."""
         if self._is_closed:
             raise Unavailable("the hub is shutting down")
-        return self._connect()
+        connection = self._connect()
+        self._connections.add(connection)
+        return connection
+
+    async def _end_launch(self) -> None:
+        """Wait until DBOS has started. What it waits for in the database is cancelled after CLOSE_TIMEOUT."""
+        for end in (None, self._cancel_statements):
+            if self._launching is None or self._launching.done():
+                return
+            if end is not None:
+                with suppress(Unavailable):
+                    await within(run_in_own_thread(end), CLOSE_TIMEOUT)
+            await asyncio.wait([self._launching], timeout=CLOSE_TIMEOUT)
+
+    def _cancel_statements(self) -> None:
+        for connection in list(self._connections):
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=CLOSE_TIMEOUT)
 
     def _close_late(self, _: object, entry: ConnectionPoolEntry) -> None:
         """Close a connection that a thread of DBOS returns after the pool was disposed of."""

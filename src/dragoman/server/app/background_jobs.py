@@ -215,7 +215,8 @@ class ApprovalResumer:
         self._resume_run = resume_run
         self._approval_flow = approval_flow
         self._since = 0.0
-        self._busy: dict[str, ApprovalRequest] = {}  # approvals whose session was busy
+        self._busy: dict[str, ApprovalRequest] = {}  # approvals whose run could not be resumed yet
+        self._reported: set[str] = set()  # ids of those that are in the log
         self._done: set[tuple[str, ApprovalStatus]] = set()  # handled ones within the window
 
     async def run(self) -> None:
@@ -236,14 +237,23 @@ class ApprovalResumer:
                 await self._resume(approval, expired=approval.expires_at <= now)
             except RunActive:
                 continue
-            except (StoreError, Unavailable):
-                raise
+            except (StoreError, Unavailable) as error:
+                if not self._store.database.is_up:
+                    raise
+                self._report(approval.id, error)  # the next ones may have nothing to do with this error
+                continue
             except Exception:
                 log.exception("the run of approval %s was not resumed", approval.id)
             del self._busy[approval.id]
+            self._reported.discard(approval.id)
             self._done.add((approval.id, approval.status))
         if is_settled:
             self._since = now - ANSWER_WINDOW
+
+    def _report(self, id: str, error: StoreError | Unavailable) -> None:
+        if id not in self._reported:
+            log.warning("the run of approval %s is not resumed yet: %s", id, error.message)
+        self._reported.add(id)
 
     async def _find_due(self, now: float, *, is_settled: bool) -> dict[str, ApprovalRequest]:
         if now < self._since:  # the clock was ahead until now
