@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -138,12 +138,21 @@ class PostgresServer:
             self.execute(f"CREATE SCHEMA {name}")
         yield name
         if new:
-            self.execute(f"SET client_min_messages = warning; DROP SCHEMA {name} CASCADE")
+            schemas = f"{name}, {name}_engine"
+            self.execute(f"SET client_min_messages = warning; DROP SCHEMA IF EXISTS {schemas} CASCADE")
             return
-        tables = self.execute(f"SELECT relname FROM pg_class WHERE relkind = 'r' AND {in_schema(name)}")
-        emptied = [table for (table,) in tables if table != "alembic_version"]
-        self.execute(";".join(f"DELETE FROM {name}.{table}" for table in emptied))
+        self.execute(";".join(f"DELETE FROM {table}" for table in self._filled_tables(name)))
         self._used_schemas.append(name)
+
+    def _filled_tables(self, schema: str) -> Sequence[str]:
+        """Return the tables whose rows are of one test: those of the hub, and the turns of its queue.
+
+        A turn that a killed hub had begun would hold up those of the next test's session of this name.
+        """
+        tables = self.execute(f"SELECT relname FROM pg_class WHERE relkind = 'r' AND {in_schema(schema)}")
+        names = [f"{schema}.{table}" for (table,) in tables if table != "alembic_version"]
+        turns = f"{schema}_engine.workflow_status"
+        return [*names, turns] if self.execute(f"SELECT to_regclass('{turns}')") != [(None,)] else names
 
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
         """Run SQL as the server's operator; return the rows of a single statement."""

@@ -52,7 +52,11 @@ class CommandedHost:
                 await self._engine.cancel(id)
                 write(cancelled=id)
             case {"recover": living}:
-                await self._engine.recover(living=living)
+
+                async def list_living() -> Any:
+                    return living
+
+                await self._engine.recover(list_living=list_living)
                 write(recovered=True)
             case {"borrow": _}:
                 await self._engine.list()  # it has started

@@ -10,8 +10,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from typing_extensions import override
 
 from dragoman.runs import crash_recovery, takeover
+from dragoman.runs.engine import ListHosts, MemoryEngine
+from dragoman.runs.takeover import HostTakeover
 from dragoman.server.app import background_jobs
 from dragoman.store.runs import RunRecord
 from tests.hosts import gate
@@ -214,3 +217,29 @@ async def test_a_run_that_is_stopped_while_others_take_it_over_ends_once(hosts: 
     assert run.status in ("stopped", "finished")
     assert gate.MADE.count("look it") == 1
     assert (await others[0].chat("more"))[-1]["type"] == "finish"
+
+
+class RecoveringEngine(MemoryEngine):
+    """An engine that keeps which hosts were alive when it was to recover the turns of others."""
+
+    def __init__(self) -> None:
+        super().__init__(at_once=1)
+        self.living: list[set[str]] = []
+
+    @override
+    async def recover(self, *, list_living: ListHosts) -> None:
+        self.living.append(set(await list_living()))
+
+
+async def test_turns_of_lost_hosts_are_looked_for_again_and_again(hosts: HostCluster) -> None:
+    """What a host had claimed when it was killed may be committed after others have taken over from it."""
+    host, lost = await open_hosts(hosts, 2)
+    engine = RecoveringEngine()
+    sweeping = asyncio.create_task(HostTakeover(host.hub.store, engine).run())
+    both = {host_id(host), host_id(lost)}
+    await until(lambda: engine.living[:1] == [both])
+    hosts.lose(lost)
+    await until(lambda: engine.living[-1] == {host_id(host)})
+    count = len(engine.living)
+    await until(lambda: len(engine.living) > count)
+    sweeping.cancel()

@@ -47,9 +47,8 @@ async def test_an_approval_that_waits_for_a_run_whose_host_is_lost_lets_it_go_on
         await until(lambda: gate.MADE == ["sign b"])
         [run] = [each for each in await lost.runs() if each.status == "running"]
         approval = await other.hub.store.approvals.answer(approval_id, approved=True, by=LOCAL)
-        turn = QueuedTurn(
-            id=f"approval:{approval.id}", session_id=run.session_id, kind="approval", subject=approval.id
-        )
+        turn_id = f"approval:{approval.id}:{approval.status}"
+        turn = QueuedTurn(id=turn_id, session_id=run.session_id, kind="approval", subject=approval.id)
         await other.hub.engine.enqueue(turn)  # as a moment before the run began
         hosts.lose(lost)
         await until(lambda: gate.MADE.count("sign b") == 2)

@@ -7,7 +7,8 @@ an event loop of its own, in a thread; `execute` passes each on to the event loo
 DBOS polls for turns, which would be the largest cost of an idle host. So it polls seldom, and often for a
 while after a host has signalled that something is queued (`PollEvent`).
 
-A turn that a lost host had begun is queued again only by `recover`: DBOS itself does not look for lost hosts.
+DBOS itself does not look for lost hosts. `recover` queues again what they had begun: hosts call it when they
+take over from one, and every few seconds after that, since the claim of a killed host may be committed late.
 Nor does it notice a turn that it took from the queue in a commit whose connection was lost: this host looks
 for those every `CLAIM_INTERVAL` seconds.
 
@@ -23,9 +24,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -42,7 +44,7 @@ from typing_extensions import override
 
 from dragoman.errors import Unavailable
 from dragoman.offload import run_in_own_thread
-from dragoman.runs.engine import MemoryEngine, QueuedTurn, TurnHandler
+from dragoman.runs.engine import ListHosts, MemoryEngine, QueuedTurn, TurnHandler
 from dragoman.store.postgres.backend import without_database_traceback
 
 T = TypeVar("T")
@@ -216,19 +218,21 @@ class DbosEngine:
         bodies = [workflow.input["args"][0] for workflow in workflows if workflow.input is not None]
         return [*substituted, *(msgspec.json.decode(body, type=QueuedTurn) for body in bodies)]
 
-    async def recover(self, *, living: Collection[str]) -> None:
+    async def recover(self, *, list_living: ListHosts) -> None:
         """Queue again what hosts had begun that are not among the living ones. Raises Unavailable."""
         if await self._is_substituted():
             return
 
-        def call() -> bool:
+        def list_executing() -> set[str]:
             pending = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
-            lost = {str(each.executor_id) for each in pending}.difference(living, [self._host_id])
-            if lost:
-                DBOS._recover_pending_workflows(sorted(lost))  # noqa: SLF001 - there is no other way
-            return bool(lost)
+            return {str(each.executor_id) for each in pending}
 
-        if await self._call(call):
+        executing = await self._call(list_executing) - {self._host_id}
+        # A host is listed before it begins a turn: those that began one while this looked are, too.
+        lost = executing.difference(await list_living()) if executing else executing
+        if lost:
+            recover = partial(DBOS._recover_pending_workflows, sorted(lost))  # noqa: SLF001 - no other way
+            await self._call(recover)
             self._wake_all_hosts()
 
     async def drain(self, seconds: float) -> None:
@@ -375,7 +379,7 @@ class DbosEngine:
                 return
             if end is not None:
                 with suppress(Unavailable):
-                    await within(run_in_own_thread(end), CLOSE_TIMEOUT)
+                    await with_timeout(run_in_own_thread(end), CLOSE_TIMEOUT)
             await asyncio.wait([self._launching], timeout=CLOSE_TIMEOUT)
 
     def _cancel_statements(self) -> None:

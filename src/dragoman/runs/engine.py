@@ -21,6 +21,8 @@ import msgspec
 log = logging.getLogger(__name__)
 
 TurnKind: TypeAlias = Literal["continue", "approval"]
+ListHosts: TypeAlias = Callable[[], Awaitable[Collection[str]]]
+"""Returns the ids of the hosts that are not fenced."""
 
 
 class QueuedTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class Engine(Protocol):
     async def list(self) -> Sequence[QueuedTurn]:
         """Return the turns that wait or are executed, oldest first."""
 
-    async def recover(self, *, living: Collection[str]) -> None:
+    async def recover(self, *, list_living: ListHosts) -> None:
         """Queue again what hosts had begun that are not among the living ones."""
 
     async def drain(self, seconds: float) -> None:
@@ -101,7 +103,7 @@ class MemoryEngine:
         """Return the turns that wait or are executed, by session."""
         return [turn for queue in self._queues.values() for turn in queue]
 
-    async def recover(self, *, living: Collection[str]) -> None:
+    async def recover(self, *, list_living: ListHosts) -> None:
         """Do nothing: a lost host took its queue with it, and its runs are found in the database."""
 
     async def drain(self, seconds: float) -> None:

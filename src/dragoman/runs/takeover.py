@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import count
 
 from dragoman.errors import NotFound, RunActive, StoreError, Unavailable
 from dragoman.operations.approval import ApprovalRequest
@@ -21,6 +22,7 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 2.0  # seconds between two looks for runs that no host has
+RECOVERY_SWEEPS = 5  # sweeps between two looks for turns that hosts had begun which are gone
 
 
 class HostTakeover:
@@ -33,22 +35,28 @@ class HostTakeover:
 
     async def run(self) -> None:
         """Look for what no host has, every `SWEEP_INTERVAL` seconds, until cancelled."""
-        while True:
+        for number in count():
             with suppress(StoreError, Unavailable):
                 if self._store.database.is_up:
-                    await self.sweep()
+                    await self.sweep(with_turns=number % RECOVERY_SWEEPS == RECOVERY_SWEEPS - 1)
             await asyncio.sleep(SWEEP_INTERVAL)
 
-    async def sweep(self) -> None:
+    async def sweep(self, *, with_turns: bool = False) -> None:
         """Queue the runs that no living host has: their host may have ended before it queued them.
 
-        What lost hosts have reserved is given back first, as in `take_over`. Raises StoreError, Unavailable.
+        What lost hosts have reserved is given back first, as in `take_over`. `with_turns` queues the turns,
+        too, that a lost host had begun. Raises StoreError, Unavailable.
         """
         runs = await find_cut_off_runs(self._store)
         if runs:
             await self._store.budgets.release_lost_hosts()
         for run in runs:
             await self._engine.enqueue(continuation_turn(run))
+        if with_turns:
+            await self._engine.recover(list_living=self._list_living)
+
+    async def _list_living(self) -> set[str]:
+        return {host.id for host in await self._store.hosts.list()}
 
     async def take_over(self, host_id: str) -> None:
         """Give back what a fenced host has reserved, interrupt its calls, queue its runs, and remove it.
@@ -59,7 +67,7 @@ class HostTakeover:
         self._store.signals.send("spokes", host_id, here=True)
         await self._store.budgets.release_host(host_id)
         await self._store.calls.interrupt_running(self._clock(), host=host_id)
-        await self._engine.recover(living={host.id for host in await self._store.hosts.list()})
+        await self._engine.recover(list_living=self._list_living)
         runs = await self._store.runs.list_running(host=host_id)
         for run in runs:
             await self._engine.enqueue(continuation_turn(run))
@@ -72,10 +80,19 @@ class HostTakeover:
 class QueuedTurns:
     """Queues the continuations of answers that wait for an approval, and executes the turns of the engine."""
 
-    def __init__(self, store: Store, runs: RunRegistry, *, engine: Engine) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runs: RunRegistry,
+        *,
+        engine: Engine,
+        abandon: Callable[[ApprovalRequest], Awaitable[None]],
+    ) -> None:
+        """`abandon` ends the suspended call of a request that nobody will resume."""
         self._store = store
         self._runs = runs
         self._engine = engine
+        self._abandon = abandon
 
     async def resume(self, approval: ApprovalRequest) -> bool:
         """Resume the answer that waits for this approval; return False when none waits.
@@ -88,7 +105,7 @@ class QueuedTurns:
         row = await self._runs.find_waiting(approval)
         if row is None:
             return False
-        id = f"approval:{approval.id}"
+        id = f"approval:{approval.id}:{approval.status}"  # one that expires is tried once more
         await self._engine.enqueue(
             QueuedTurn(id=id, session_id=row.session_id, kind="approval", subject=approval.id)
         )
@@ -120,7 +137,8 @@ class QueuedTurns:
         try:
             approval = await self._store.approvals.get(approval_id)
             session_id = approval.session_id
-            await self._runs.resume(approval)
+            if not await self._runs.resume(approval) and approval.status == "expired":
+                await self._abandon(approval)
         except NotFound:
             return True
         except (RunActive, StoreError, Unavailable) as error:

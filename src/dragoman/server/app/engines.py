@@ -7,6 +7,9 @@ import logging
 from dragoman.config import Config
 from dragoman.errors import Unavailable
 from dragoman.runs.engine import Engine, MemoryEngine
+from dragoman.runs.registry import RunRegistry
+from dragoman.runs.takeover import QueuedTurns
+from dragoman.server.app.services import HubServices
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -41,3 +44,9 @@ def open_engine(config: Config, store: Store) -> Engine:
         store.signals.subscribe("turns", engine.wake)
         return engine
     return MemoryEngine(at_once=at_once)
+
+
+def build_queued_turns(services: HubServices, *, runs: RunRegistry, engine: Engine) -> QueuedTurns:
+    """Return what queues and executes the turns of a hub."""
+    abandon = services.calls.approval_flow.abandon
+    return QueuedTurns(services.store, runs, engine=engine, abandon=abandon)

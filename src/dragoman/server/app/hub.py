@@ -28,7 +28,7 @@ from dragoman.operations.meta_tools import META_TOOLS_BY_ID
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.takeover import HostTakeover, QueuedTurns
+from dragoman.runs.takeover import HostTakeover
 from dragoman.server.accounts.key_monitor import KeyMonitor
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
@@ -39,7 +39,7 @@ from dragoman.server.app.background_jobs import (
     run_in_background,
 )
 from dragoman.server.app.callable_agents import CallableAgents
-from dragoman.server.app.engines import open_engine
+from dragoman.server.app.engines import build_queued_turns, open_engine
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.internal import listen_for_hosts
 from dragoman.server.app.model_setup import ModelSetup, listed_models
@@ -107,7 +107,7 @@ class Hub:
         self.triggers = TeamTriggers(config, services, tasks=tasks, metrics=metrics, meter=self.meter)
         self.spoke_calls = share_spokes(services, self.meter)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
-        self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
+        self.queued_turns = build_queued_turns(services, runs=self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
         self._callable_agents.register(setup.agent_registry.agents, services.teams.registry)
