@@ -154,7 +154,7 @@ def test_commands_choose_fork_attach_count_and_are_remembered(hub: Hub, tmp_path
     chat.type("/agent")
     chat.see("as the session has it")
     chat.type("/fork")
-    forked = re.search(r"session (\S+) goes on from here", chat.see("stays as it is"))
+    forked = re.search(r"session (\S+) continues from here", chat.see("stays as it is"))
     chat.type("and now?")
     chat.see("Good day.")
     chat.see("you> ")

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from dragoman.cli.hub_client.client import HubClient
-from dragoman.cli.hub_client.in_process import connect_to_data
+from dragoman.cli.hub_client.in_process import AsgiTransport, connect_to_data
 from dragoman.errors import BadRequest, Conflict, NotFound, Unavailable
 from dragoman.operations.approval import ApprovalRequest
 from tests.serving import Served, serving
@@ -107,3 +108,18 @@ async def test_a_response_that_is_left_unread_ends_its_request(tmp_path: Path) -
         await pages.aclose()
         requests = [task for task in asyncio.all_tasks() if "AsgiResponse" in repr(task.get_coro())]
         assert requests == []
+
+
+async def test_a_response_that_is_not_read_to_its_end_can_be_closed() -> None:
+    async def stream(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(100):
+            await send({"type": "http.response.body", "body": b"%d\n" % number, "more_body": True})
+
+    response = await AsgiTransport(stream).send("GET", "/", content_type=None, body=b"")
+    chunks = response.iter_raw()
+    assert await anext(chunks) == b"0\n"
+    await asyncio.sleep(0)  # the app waits with its next chunk until this one is read
+    closing = asyncio.ensure_future(chunks.aclose())
+    done, _ = await asyncio.wait((closing,), timeout=10)
+    assert done == {closing}

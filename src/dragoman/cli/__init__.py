@@ -1,3 +1,3 @@
-"""The command line: serve a hub, talk to it, look into it."""
+"""The command line: serve a hub, chat with it, inspect and administer it."""
 
 from dragoman.cli.main import main as main

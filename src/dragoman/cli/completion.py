@@ -1,4 +1,4 @@
-"""Shell completion of values: what the hub has that the command line or DRAGOMAN_HUB names.
+"""Shell completion of values from the hub that the command line or DRAGOMAN_HUB names.
 
 Nothing is offered where no hub answers at once; a shell shows no errors.
 """
@@ -47,7 +47,7 @@ def operation_ids(context: typer.Context, incomplete: str) -> list[Value]:
     """Complete the id of an operation."""
 
     async def find(client: HubClient) -> list[Value]:
-        # What begins so is sorted behind its own beginning, and has the text: of thousands few are sent.
+        # Ids with this prefix sort after `incomplete[:-1]` and contain the text, so the hub sends few.
         found = await client.operations(text=incomplete, after=incomplete[:-1], limit=str(MOST))
         return [(each["id"], each["summary"]) for each in found["operations"]]
 

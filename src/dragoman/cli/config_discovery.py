@@ -1,4 +1,4 @@
-"""Finds the configuration of a command: a file, the environment, or what this machine offers."""
+"""Finds the configuration of a command: a file, the environment, or model servers of this machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def config_from_sources(sources: Sequence[ModelSource]) -> tuple[Config, str] | 
 
 
 def is_file_source(source: str) -> bool:
-    """Whether a source that `choose_config` returned is a file or the environment, not a default."""
+    """Return whether a source that `choose_config` returned is a file or the environment, not a default."""
     return not source.startswith("no configuration")
 
 
@@ -95,7 +95,7 @@ def choose_config(
 
     Without one: the providers whose keys are in the environment, the model servers that answer on this
     machine, and the small local model. ConfigError with an example when there is none of them. `database`,
-    else `DRAGOMAN_DATABASE`, goes over the file's URL.
+    else `DRAGOMAN_DATABASE`, replaces the file's URL.
     """
     config, source = find_config(file)
     url = database or os.environ.get(DATABASE_VARIABLE) or config.database

@@ -15,7 +15,7 @@ WRONG_FOLDER_HINT = "run this in the folder in which the hub was started, or nam
 
 
 def require_data_folder(data: Path) -> Path:
-    """Return the data folder, and say which one it is unless the command names it. NotFound.
+    """Return the data folder, and print which one it is unless the command names it. NotFound.
 
     With a Postgres database the folder need not hold anything.
     """
@@ -29,9 +29,9 @@ def require_data_folder(data: Path) -> Path:
 
 
 def create_data_folder(data: Path, *, config: Path | None = None) -> Path:
-    """Return the data folder, and say which one it is. It need not exist yet where a hub is to be.
+    """Return the data folder, and print which one it is. It need not exist yet if a hub could start there.
 
-    That is where the command or the environment names it, or where a configuration is. NotFound elsewhere.
+    That is if the command or the environment names it, or if there is a configuration. NotFound otherwise.
     """
     if note_database(find_database(config)):
         return data
@@ -48,7 +48,7 @@ def create_data_folder(data: Path, *, config: Path | None = None) -> Path:
 
 
 def has_data(data: Path) -> bool:
-    """Whether a folder holds the data of a hub."""
+    """Return whether a folder holds the data of a hub."""
     return (data / "hub.db").exists()
 
 
@@ -64,7 +64,7 @@ def find_database(config: Path | None = None) -> str | None:
 
 
 def note_database(url: str | None) -> bool:
-    """Say which Postgres database a command works on, without its password. False for SQLite."""
+    """Print which Postgres database a command works on, without its password. False for SQLite."""
     if url is None:
         return False
     from dragoman.store.postgres.url import shown_url  # late: SQLAlchemy takes 0.2 s
@@ -74,7 +74,7 @@ def note_database(url: str | None) -> bool:
 
 
 def is_configured(config: Path | None) -> bool:
-    """Whether a hub that is started here would find a configuration."""
+    """Return whether a hub that is started here would find a configuration."""
     # late: YAML takes 0.1 s, and --help should not
     from dragoman.cli.config_discovery import find_config_file
     from dragoman.config import config_variables  # late: as above

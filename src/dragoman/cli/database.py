@@ -1,4 +1,4 @@
-"""`dragoman database`: look into the hub's database, move it, back it up and shrink it."""
+"""`dragoman database`: inspect the hub's database, move it, back it up and shrink it."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def print_server(status: DatabaseStatus) -> None:
 
 
 def print_replaced(replaced: ReplacedFiles) -> None:
-    """Tell where the files are that a data folder had before."""
+    """Print where the former files of a data folder are."""
     if replaced.key is not None:
         print_note(f"the folder had another key, which is in {replaced.key} now")
     if replaced.spools is not None:
@@ -315,7 +315,7 @@ def print_tables(tables: list[TableStatus]) -> None:
 
 
 def print_manifest_notes(manifest: BackupManifest) -> None:
-    """Tell what a restored hub needs besides."""
+    """Print what a restored hub needs besides the backup."""
     if not manifest.has_key and manifest.rows.get("mcp_servers"):
         print_note("without the data folder's hub.key, MCP servers added at run time cannot be read")
     for key in manifest.master_keys:

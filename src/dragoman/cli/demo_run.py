@@ -92,7 +92,7 @@ def local_model_setup() -> DemoSetup:
 
 
 def simulator_setup(folder: Path) -> DemoSetup:
-    """The script."""
+    """Set up the simulator, with its script in `folder`."""
     script = folder / "demo.yaml"
     text = files("dragoman.cli").joinpath("demo.yaml").read_text(encoding="utf-8")
     script.write_text(text, encoding="utf-8")
@@ -109,7 +109,7 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
         listener=bind_listener("127.0.0.1", 0),
         require_keys=True,
     ) as here:
-        # All screens of the console are to be seen; the hub and its key end with the demonstration.
+        # With all scopes, so that every screen of the console works; the key ends with the demonstration.
         _, key = await here.hub.store.keys.create(
             OWNER, name="demo", scopes=("gateway", "chat", "operations", "admin")
         )

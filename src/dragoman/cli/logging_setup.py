@@ -21,7 +21,7 @@ from dragoman.redaction import redact_log
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 CONTROL_PATTERN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 NUMBERS = (int, float)
-OWN_IDS = {"run_id", "key_id"}  # made by the hub: they hold no secret, and hardly any comes twice
+OWN_IDS = {"run_id", "key_id"}  # made by the hub: they hold no secret, and caching them is useless
 MAX_CACHED_LENGTH = 100  # characters
 MAX_CACHED = 4096  # texts
 QUIET_LOGGERS = {"uvicorn.error": logging.WARNING, "asyncio": logging.WARNING}

@@ -51,7 +51,7 @@ async def make_link(target: HubTarget) -> tuple[str, bool]:
 
 
 def has_browser() -> bool:
-    """Whether a browser with windows can be opened: one of a terminal would end with this program."""
+    """Return whether a graphical browser can be opened: one in the terminal would end with this program."""
     if sys.platform.startswith("linux") and not (
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("BROWSER")
     ):

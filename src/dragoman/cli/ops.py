@@ -294,7 +294,7 @@ def parse_arguments(
 
 
 def accepts_string(schema: Any) -> bool:
-    """Whether a property's schema accepts a string."""
+    """Return whether a property's schema accepts a string."""
     if not isinstance(schema, Mapping):
         return False
     kinds = schema.get("type")

@@ -13,7 +13,7 @@ from dragoman.cli.terminal import join_styled, make_console
 from dragoman.tools.files.text_edits import unified_diff
 
 Json: TypeAlias = Mapping[str, Any]
-MAX_ONE_LINE = 72  # characters of arguments that stand beside the operation
+MAX_ONE_LINE = 72  # characters of arguments that fit on the line of the operation
 TEXT_NAMES = ("text", "content")  # of the argument that is the whole new file
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 INDENT = "    "
@@ -85,7 +85,7 @@ def file_changes(input: Any, previous: Any) -> tuple[list[tuple[str, str]], Any]
 
 
 def is_edits(value: Any) -> bool:
-    """Whether a value is a list of replacements, as `files.edit` takes them."""
+    """Return whether a value is a list of replacements, as `files.edit` takes them."""
     return isinstance(value, list) and all(
         isinstance(each, dict) and isinstance(each.get("old"), str) and isinstance(each.get("new"), str)
         for each in value
@@ -93,7 +93,7 @@ def is_edits(value: Any) -> bool:
 
 
 def edit_lines(edit: Json, path: str) -> Iterator[tuple[str, str]]:
-    """Yield one replacement as a difference, with what else it says."""
+    """Yield one replacement as a difference, after its other fields."""
     rest = {name: value for name, value in edit.items() if name not in ("old", "new") and value}
     if rest:
         yield f"{INDENT}{spell_invisible(msgspec.json.encode(rest).decode())}", "yellow"
@@ -101,7 +101,7 @@ def edit_lines(edit: Json, path: str) -> Iterator[tuple[str, str]]:
 
 
 def diff_lines(old: str, new: str, *, name: str) -> list[tuple[str, str]]:
-    """Return a difference of two texts, line by line with its style; nothing that is invisible stays so."""
+    """Return a difference of two texts, line by line with its style, invisible characters spelled out."""
     lines = unified_diff(old, new, path=name, limit=None).split("\n")[:-1]
     return [
         (f"{INDENT}{spell_invisible(line.replace(TAB, TAB_SHOWN))}", STYLES.get(line[:1], ""))

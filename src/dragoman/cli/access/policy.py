@@ -198,7 +198,7 @@ def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operati
         return replace(found, effect=effect, retries=0) if effect else found
     except NotFound:
         print_note(
-            f"{id} is not known here; it is taken to be `{effect or 'once'}`, and to ask for no approval"
+            f"{id} is not known here; its effect is assumed to be `{effect or 'once'}`, without an approval"
         )
     namespace, _, name = id.partition(".")
     try:

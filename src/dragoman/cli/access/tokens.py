@@ -109,7 +109,7 @@ def revoke(
 
 
 async def revoke_with(client: HubClient, id: str | None, *, owner: str | None) -> int:
-    """Revoke a token by its id, or those of an owner; how many there were. NotFound."""
+    """Revoke a token by its id, or those of an owner; return how many there were. NotFound."""
     if id is None:
         return await client.revoke_tokens(owner or "")
     await client.revoke_token(id)

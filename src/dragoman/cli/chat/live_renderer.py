@@ -54,7 +54,7 @@ def is_blank(line: Sequence[Segment]) -> bool:
 
 @contextmanager
 def silent_keyboard() -> Iterator[None]:
-    """Let the terminal not show what is typed, such as ^C, in the midst of what is drawn."""
+    """Keep the terminal from showing typed keys, such as ^C, amid the output."""
     try:
         descriptor = sys.stdin.fileno()
         before = termios.tcgetattr(descriptor)
@@ -70,7 +70,7 @@ def silent_keyboard() -> Iterator[None]:
 
 
 class LiveRenderer(EventRenderer):
-    """Prints a run at one terminal.
+    """Prints a run to one terminal.
 
     Blocks that are complete are printed for good. In `with`, the open one is drawn below them and again as it
     grows, with a line that says what the answer waits for.
@@ -133,7 +133,7 @@ class LiveRenderer(EventRenderer):
             self._note_activity(event)
 
     def end_line(self) -> None:
-        """Print what is open."""
+        """Print the open block, and close it."""
         thought, self._thought = self._thought, ""
         rest = self._markdown.finish()
         if thought:

@@ -68,7 +68,7 @@ class GrowingMarkdown:
         return closed
 
     def finish(self) -> list[str]:
-        """Return the Markdown of the blocks that are left; it begins anew afterwards."""
+        """Return the Markdown of the remaining blocks, and start over with an empty text."""
         rest = self._split_blocks() if self.open_text.strip() else []
         self.open_text, self._next_check = "", 0
         return rest

@@ -51,7 +51,7 @@ class ChatPrompt:
         return await read(self._messages, prompt)
 
     async def read_answer(self, prompt: str) -> str:
-        """Read an answer, which is not remembered. EOFError at Ctrl-D, Interrupted at Ctrl-C."""
+        """Read an answer, which is not added to the history. EOFError at Ctrl-D, Interrupted at Ctrl-C."""
         return await read(self._answers, prompt)
 
 
@@ -79,7 +79,7 @@ def begin_line(event: KeyPressEvent) -> None:
 class HistoryFile(History):
     """Lines that were typed, in a file of the user's: the last ones, readable by the user alone.
 
-    A chat goes on without a file that cannot be read or written.
+    A chat continues without it if the file cannot be read or written.
     """
 
     def __init__(self, path: Path) -> None:

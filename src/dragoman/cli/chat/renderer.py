@@ -37,7 +37,7 @@ class RenderedCall(msgspec.Struct):
 class EventRenderer:
     """Prints events. `failed` and `metadata` tell afterwards how the run ended.
 
-    `text` gets the answer, `aside` reasoning, tool calls and results; both may be the same terminal.
+    `text` gets the answer, `aside` gets reasoning, tool calls and results; both may be the same terminal.
     Without a clock, durations are left out. In `with`, a run is being followed.
     """
 
@@ -129,7 +129,7 @@ class EventRenderer:
         call = self._find_call(event.tool_call_id)
         call.approval_id = event.approval_id
         self.waiting[event.approval_id] = call.name
-        if event.approval_id in self.answered:  # the message is told again from its beginning
+        if event.approval_id in self.answered:  # the message is streamed again from its beginning
             return
         self.print_aside(f"  {call.name} waits for somebody's approval", "yellow")
 

@@ -1,4 +1,4 @@
-"""Which renderer suits the streams that an answer is printed to."""
+"""Chooses the renderer for the streams that an answer is printed to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def renderer_for(
 
 @asynccontextmanager
 async def drawn_on(screen: EventRenderer, batches: EventBatches) -> AsyncIterator[EventBatches]:
-    """Close a stream of events, and what is drawn of it, at the end of the block."""
+    """Close a stream of events, and its live output, at the end of the block."""
     with screen:
         async with aclosing(batches):
             yield batches

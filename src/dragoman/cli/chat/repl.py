@@ -38,7 +38,7 @@ class ChatRepl:
                 print_note(f"session {session}; `dragoman chat --session {session}` continues it")
 
     async def _is_stored(self) -> bool:
-        """Whether the session can be continued: the first message creates it, and it may be deleted since."""
+        """Return whether the session exists: its first message creates it, and it may be deleted later."""
         try:
             async with asyncio.timeout(MAX_LOOKUP):
                 await self._chat.client.session(self._chat.session)
@@ -116,7 +116,7 @@ class ChatRepl:
 
 
 async def open_chat(chat: ChatSession, *, url: str, is_stored: bool) -> None:
-    """Check that the hub answers, and print where the session stands if it `is_stored`."""
+    """Check that the hub answers, and print the state of the session if it `is_stored`."""
     await chat.client.sessions(limit=1)  # fails early without a hub or a valid key
     print_note(f"{url}; /help lists the commands, Ctrl-D leaves")
     if is_stored:

@@ -49,7 +49,7 @@ class ChatSession:
         self._new_renderer = new_renderer
 
     def open(self, session: str) -> None:
-        """Go on in another session."""
+        """Continue in another session."""
         self.session, self.pending_approvals, self.questions = session, {}, {}
 
     async def send(self, text: str) -> TurnEnd:
@@ -69,7 +69,7 @@ class ChatSession:
         return await self.resume()
 
     async def calls_to_approve(self, approval: str) -> list[dict[str, Any]]:
-        """Return the calls that an approval is for, as the API shows them; none if the hub does not tell."""
+        """Return the calls that an approval is for, as the API shows them; none if the request fails."""
         try:
             return approval_items(await self.client.approval(approval, compare=True))
         except DragomanError:
@@ -139,7 +139,7 @@ def chat_request(text: str, *, session: str, model: str | None, agent: str | Non
 
 
 def new_session_id() -> str:
-    """The id of a session that is to come into being."""
+    """Return an id for a session that the first message will create."""
     return f"cli-{secrets.token_urlsafe(9)}"
 
 

@@ -87,14 +87,14 @@ async def stop_answer(chat: ChatSession, _: str) -> None:
 
 
 async def fork_session(chat: ChatSession, _: str) -> None:
-    """Go on in a copy of the session; the session itself stays as it is."""
+    """Continue in a copy of the session; the session itself stays as it is."""
     messages = await chat.client.messages(chat.session)
     if not messages:
         raise BadRequest("there is nothing to fork yet", hint="send a message first")
     path = f"/api/sessions/{path_segment(chat.session)}/fork"
     forked = await chat.client.request("POST", path, body={"messageId": messages[-1].id})
     chat.open(forked["id"])
-    print_note(f"session {chat.session} goes on from here; the other one stays as it is")
+    print_note(f"session {chat.session} continues from here; the other one stays as it is")
 
 
 async def print_cost(chat: ChatSession, _: str) -> None:
@@ -126,10 +126,16 @@ def add_attachments(chat: ChatSession, names: Sequence[str]) -> list[dict[str, s
     """Add files to the next message; return their parts. NotFound, BadRequest."""
     added = []
     for name in names:
-        taken = sum(len(part["url"]) for part in chat.attachments)
+        taken = sum(file_size(part) for part in chat.attachments)
         added.append(read_attachment(name, MAX_ATTACHMENT - taken))
         chat.attachments.append(added[-1])
     return added
+
+
+def file_size(part: Mapping[str, str]) -> int:
+    """Return the bytes of the file in a part, which are in base64 after the comma of its URL."""
+    encoded = part["url"].partition(",")[2]
+    return len(encoded) // 4 * 3 - encoded[-2:].count("=")
 
 
 def read_attachment(name: str, limit: int) -> dict[str, str]:
@@ -172,7 +178,7 @@ COMMANDS: Mapping[str, ChatCommand] = {
     ),
     "/attach": ChatCommand("FILE", "send a file with the next message", attach_file, "files"),
     "/stop": ChatCommand("", "stop what is being answered in this session", stop_answer),
-    "/fork": ChatCommand("", "go on in a copy of this session", fork_session),
+    "/fork": ChatCommand("", "continue in a copy of this session", fork_session),
     "/cost": ChatCommand("", "what this session has cost", print_cost),
     "/help": ChatCommand("", "this list", print_help),
     "/quit": ChatCommand("", "leave (Ctrl-D does it too)", quit_chat),
@@ -181,7 +187,7 @@ ALIASES = {"/exit": "/quit"}
 
 
 async def list_choices(chat: ChatSession, choices: Choices) -> Sequence[str]:
-    """Return the models, agents or sessions that a command may name; none if the hub does not tell."""
+    """Return the models, agents or sessions that a command may name; none if the hub returns an error."""
     try:
         match choices:
             case "models":
@@ -208,7 +214,7 @@ async def run_command(chat: ChatSession, line: str) -> None:
 
 
 async def print_session(chat: ChatSession) -> None:
-    """Print where the session stands, and follow the active answer."""
+    """Print the state of the session, and follow the active answer."""
     try:
         stored = await chat.client.session(chat.session)
     except NotFound:

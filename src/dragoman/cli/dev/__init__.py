@@ -1,1 +1,1 @@
-"""`dragoman dev`: a git repository as spoke and runner, with a worktree and an agent for each task."""
+"""`dragoman dev`: serves a git repository as spoke and runner, with a worktree and an agent per task."""

@@ -1,7 +1,7 @@
 """Coordination of agents (seed 000's `coord.*`): a worktree and a child session for each task.
 
-A task is on disk before anything is done for it, so a crash loses none: at the next start its worktree is
-found, its state is `interrupted`, and a message lets its agent go on.
+A task is written to disk before its first step, so a crash loses none: at the next start its worktree is
+found, its state is `interrupted`, and a message makes its agent continue.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BRANCH_PREFIX = "dragoman/"
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What `coord.spawn` gets."""
+    """The input of `coord.spawn`."""
 
     task: str
     session_id: str | None = None
@@ -66,7 +66,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class Coordination:
-    """Makes tasks, answers for them, and tells their parents of it."""
+    """Creates tasks, answers their turns, and publishes their progress in the parent sessions."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Coordination:
         self._sessions = sessions
         self._agents = agents
         self._max_tasks = max_tasks
-        self._lock = asyncio.Lock()  # of what changes which tasks there are
+        self._lock = asyncio.Lock()  # held while a task is added
         self._last_texts: dict[str, str] = {}
 
     async def restore(self) -> Sequence[str]:
@@ -97,7 +97,7 @@ class Coordination:
                 )
                 await self._store.update(task.session_id, state="failed", detail=detail)
             elif task.state in ("starting", "working"):
-                detail = "the spoke ended while its agent worked; a message lets it go on"
+                detail = "the spoke ended while its agent worked; a message makes it continue"
                 await self._store.update(task.session_id, state="interrupted", detail=detail)
         return [task.session_id for task in self._store.all() if task.state in OPEN_STATES]
 
@@ -168,7 +168,7 @@ class Coordination:
             raise Conflict("no worktree belongs to this session")
         task = await self._set_state(task, "working", detail="")
         state: TaskState = "interrupted"
-        detail = "its turn was stopped; a message lets it go on"
+        detail = "its turn was stopped; a message makes it continue"
         progress = turn.observer = TurnProgress(partial(self._note_progress, task))
         try:
             await self._agents.answer_function(task)(turn)

@@ -1,4 +1,4 @@
-"""A repository as spoke and runner at once: wires worktrees, tasks, agents and both connections."""
+"""Serves a repository as spoke and runner: connects worktrees, tasks, agents and both connections."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DevSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DevSpoke(msgspec.Struct, frozen=True):
-    """A dev spoke that serves; both of its connections come back by themselves."""
+    """A running dev spoke; both of its connections reconnect by themselves."""
 
     spoke: Spoke
     runner: Runner

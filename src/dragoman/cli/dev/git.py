@@ -13,7 +13,7 @@ from dragoman.processes.group import close_pipes, wait_for_exit
 from dragoman.redaction import safe_line
 
 GIT_SECONDS = 120.0
-MAX_OUTPUT = 1_000_000  # bytes of an output; what follows is cut
+MAX_OUTPUT = 1_000_000  # bytes of an output; the rest is dropped
 EXIT_SECONDS = 2.0
 MAX_BRANCH = 200
 

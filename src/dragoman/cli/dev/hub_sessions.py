@@ -1,4 +1,4 @@
-"""What the dev spoke asks of its hub: child sessions, their prompts, and events in the parent session."""
+"""The requests of the dev spoke to its hub: child sessions, prompts, and events in the parent session."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class HubSessions:
         if session_id is None:
             return
         if self._events.full():
-            self._events.get_nowait()  # the oldest: the next one of its name says what is so now
+            self._events.get_nowait()  # drop the oldest: a later event of its name has the newer state
         self._events.put_nowait((session_id, name, data))
 
     async def _send_events(self) -> None:
@@ -92,7 +92,7 @@ class HubSessions:
 def with_own_calls(message: Message) -> Message:
     """Return a message whose calls are the model's own.
 
-    For the hub they are the runner's; here, where the runner's agent goes on, they are its earlier steps.
+    For the hub they are the runner's. Here, where the runner's agent continues, they are its earlier steps.
     """
     parts = tuple(
         msgspec.structs.replace(part, provider_executed=None) if isinstance(part, ToolPart) else part

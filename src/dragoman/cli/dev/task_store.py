@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 TaskState: TypeAlias = Literal["starting", "working", "ready", "failed", "interrupted", "merged", "removed"]
 FOLDER_MODE = 0o700
-LAST_TEXT = 2_000  # characters of an agent's last words
+LAST_TEXT = 2_000  # characters of the end of an agent's text
 
 
 class WorktreeTask(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -56,7 +56,7 @@ class TaskStore:
         self._lock_path = folder / "lock"
         self._lock_file: IO[bytes] | None = None
         self._tasks: dict[str, WorktreeTask] = {}
-        self._write_lock = asyncio.Lock()  # else an older record could replace a newer one
+        self._write_lock = asyncio.Lock()  # otherwise an older record could replace a newer one
 
     def open(self) -> None:
         """Lock the folder and read its records. Raises Conflict if another process has it."""
@@ -98,14 +98,14 @@ class TaskStore:
         return tuple(self._tasks.values())
 
     def get(self, session_id: str, owner: str) -> WorktreeTask:
-        """Return the task of a child session. Raises NotFound, also for what is another owner's."""
+        """Return the task of a child session. Raises NotFound, also for another owner's."""
         task = self._tasks.get(client_session_id(session_id))
         if task is None or task.owner != owner:
             raise NotFound(f"no task has the session {session_id!r}", hint="coord.status lists the tasks")
         return task
 
     def find(self, session_id: str) -> WorktreeTask | None:
-        """Return the task of a child session, of whatever owner."""
+        """Return the task of a child session, of any owner."""
         return self._tasks.get(session_id)
 
     async def add(self, task: WorktreeTask) -> WorktreeTask:

@@ -111,7 +111,7 @@ class WorktreeAgents:
 class ModelAgent:
     """Answers turns with a model and the operations of a worktree.
 
-    The conversation is that of the hub: what a crash of this process cut off is in it.
+    The conversation is read from the hub, so it includes a turn that a crash of this process has ended.
     """
 
     def __init__(self, make: Callable[[], Agent[None]], sessions: HubSessions) -> None:

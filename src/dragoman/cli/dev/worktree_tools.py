@@ -1,7 +1,7 @@
 """The operations of a worktree's agent: files, shell and git, below the worktree's folder.
 
 Files cannot leave the folder: each step of a path is opened below the last one, and no link is followed.
-Commands start in it, without the hub's key in their environment, and end with all that they started; what
+Commands start in it, without the hub's key in their environment, and end with all their child processes; what
 they reach beyond is for the operating system to limit. Hooks block what is destructive.
 """
 

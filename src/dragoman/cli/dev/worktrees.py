@@ -1,6 +1,6 @@
-"""The worktrees of a repository: made, looked at, merged, removed. No step loses work that was not merged.
+"""The worktrees of a repository: add, inspect, merge and remove them. No step loses unmerged work.
 
-A merge is made in git's object store and then taken by the base branch in one step: a conflict or a crash
+A merge is made in git's object store, and then the base branch moves to it in one step: a conflict or a crash
 leaves the base as it was. What a worktree has when it is removed is saved under `refs/dragoman/removed/`.
 """
 
@@ -198,7 +198,7 @@ class Worktrees:
         return ref
 
     async def _move_base(self, branch: str, *, old: str, new: str) -> None:
-        """Let the base branch take a commit, with the files of the worktree where it is checked out."""
+        """Move the base branch to a commit, and the files of the worktree where it is checked out."""
         listing = await git("worktree", "list", "--porcelain", "-z", cwd=self.root)
         for block in listing.split("\0\0"):
             fields = dict(line.partition(" ")[::2] for line in block.split("\0"))

@@ -1,4 +1,4 @@
-"""Findings of `dragoman doctor`: what was checked, how it is, and what to do."""
+"""Findings of `dragoman doctor`: what was checked, the result, and what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ok(check: str, message: str) -> Finding:
 
 
 def redacted(finding: Finding) -> Finding:
-    """Return a finding without whatever looks like a secret: errors of others are in it."""
+    """Return a finding with everything redacted that looks like a secret: it may hold errors of others."""
     todo = None if finding.todo is None else redact_log(finding.todo)
     return Finding(finding.check, finding.state, redact_log(finding.message), todo)
 

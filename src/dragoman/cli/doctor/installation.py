@@ -129,7 +129,7 @@ async def check_data(config: Config, data: Path) -> Findings:
 
 
 def postgres_findings(found: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield what is to be said about a Postgres database."""
+    """Yield the findings about a Postgres database."""
     if found.get("problem") is not None:
         todo = "start it, or look at the address, the user and the password in the URL"
         yield Finding("database", "failed", f"{found['url']}: {found['problem']}", todo)
@@ -181,7 +181,7 @@ async def check_keys(data: Path) -> Finding:
 
 
 def is_valid(revoked_at: float | None, expires_at: float | None) -> bool:
-    """Whether a key with these dates can be used now."""
+    """Return whether a key with these dates can be used now."""
     return revoked_at is None and (expires_at is None or expires_at > time.time())
 
 
@@ -249,7 +249,7 @@ def provider_todo(error: ProviderError) -> str:
 
 
 def check_clock(skews: list[float]) -> Finding:
-    """Return whether this machine's clock agrees with those of the providers that told theirs."""
+    """Return whether this machine's clock agrees with those of the providers that sent their time."""
     if not skews:
         return Finding("clock", "skipped", "no provider has sent its time; there is nothing to compare with")
     skew = sorted(skews)[len(skews) // 2]

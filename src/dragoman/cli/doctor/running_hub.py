@@ -168,7 +168,7 @@ async def check_parts(client: HubClient) -> Findings:
 
 
 def judge_provider(provider: Mapping[str, Any]) -> Finding:
-    """Return how a provider of the hub does."""
+    """Return the state of a provider of the hub."""
     check, recent = f"provider {provider['name']} in the hub", provider["lastHour"]
     if provider["state"] != "up":
         return Finding(check, "failed", "it is cooling down after failures", "the log of the hub names them")
@@ -181,7 +181,7 @@ def judge_provider(provider: Mapping[str, Any]) -> Finding:
 
 
 def judge_server(server: Mapping[str, Any]) -> Finding:
-    """Return how an MCP server of the hub does."""
+    """Return the state of an MCP server of the hub."""
     check, state = f"MCP server {server['name']}", server["state"]
     reason = str(server.get("error") or server.get("lastError") or "")
     if state in ("failed", "quarantined"):

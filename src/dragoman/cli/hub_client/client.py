@@ -146,7 +146,7 @@ class HubClient:
         return session
 
     async def change_session(self, id: str, body: Mapping[str, Any]) -> Json:
-        """Change the fields of a session that the body has; the session. NotFound, Forbidden, BadRequest."""
+        """Change the fields of a session that the body has; return it. NotFound, Forbidden, BadRequest."""
         session: Json = await self.request("PATCH", f"/api/sessions/{path_segment(id)}", body=body)
         return session
 
@@ -163,7 +163,7 @@ class HubClient:
         return [parse_message(message) for message in response["messages"]]
 
     async def search(self, words: str, *, session: str | None = None, limit: int = 20) -> Json:
-        """Search messages, in one session or in all; the response of `GET /api/search`."""
+        """Search messages, in one session or in all; return the response of `GET /api/search`."""
         query = {"q": words, "limit": str(limit)}
         query |= self._owner if session is None else {"session": session}
         results: Json = await self.request("GET", "/api/search", query=query)
@@ -216,7 +216,7 @@ class HubClient:
         return grants
 
     async def grant(self, id: str, body: Mapping[str, str]) -> Json:
-        """Let another owner or a key use a session; all grants of it. NotFound, Forbidden."""
+        """Let another owner or a key use a session; return all its grants. NotFound, Forbidden."""
         grants: Json = await self.request("PUT", f"/api/sessions/{path_segment(id)}/grants", body=body)
         return grants
 
@@ -225,12 +225,12 @@ class HubClient:
         await self.request("DELETE", f"/api/sessions/{path_segment(id)}/grants", query=grantee)
 
     async def start_run(self, body: Mapping[str, Any]) -> Json:
-        """Send a chat request that is answered in the background; the ids of its run and session."""
+        """Send a chat request that is answered in the background; return the ids of its run and session."""
         started: Json = await self.request("POST", "/api/chat", body={**body, "background": True})
         return started
 
     async def runs(self, query: Mapping[str, str], *, limit: int) -> list[Json]:
-        """List runs that match, the newest first. A page may have fewer than the hub has: it goes on."""
+        """List runs that match, the newest first. Reads further pages until there are `limit` runs."""
         page = {**query, "limit": str(RUNS_PAGE if "state" in query else limit)}
         found: list[Json] = []
         while True:
@@ -311,7 +311,7 @@ class HubClient:
                 yield chunk
 
     async def calls(self, query: Mapping[str, str]) -> Json:
-        """List calls that match, the newest first; the response of `GET /api/calls`."""
+        """List calls that match, the newest first; return the response of `GET /api/calls`."""
         calls: Json = await self.request("GET", "/api/calls", query=query)
         return calls
 
@@ -331,7 +331,7 @@ class HubClient:
         return bool((await self.request("POST", f"/api/calls/{path_segment(id)}/abort"))["aborted"])
 
     async def operations(self, **query: str | None) -> Json:
-        """List operations, or with `q` search them; the response of `GET /api/operations`."""
+        """List operations, or with `q` search them; return the response of `GET /api/operations`."""
         found: Json = await self.request(
             "GET", "/api/operations", query={name: value for name, value in query.items() if value}
         )
@@ -343,7 +343,7 @@ class HubClient:
         return operation
 
     async def call_operation(self, id: str, input: Any, *, approval: str | None = None) -> Json:
-        """Call an operation, with an approval if it needs one; the outcome, also when it failed."""
+        """Call an operation, with an approval if it needs one; return the outcome, also when it failed."""
         path = f"/api/operations/{path_segment(id)}/call"
         query = {"approval": approval} if approval else None
         outcome: Json = await self.request("POST", path, query=query, body=input)
@@ -355,7 +355,7 @@ class HubClient:
         return hosts
 
     async def drain_host(self, id: str) -> Json:
-        """Let a host begin no more runs; the host. NotFound."""
+        """Drain a host: it begins no more runs. Return it. NotFound."""
         host: Json = await self.request("POST", f"/api/hosts/{path_segment(id)}/drain")
         return host
 
@@ -370,7 +370,7 @@ class HubClient:
         return key
 
     async def create_key(self, body: Mapping[str, Any]) -> Json:
-        """Create a key; `key` of it is the secret. BadRequest."""
+        """Create a key; its field `key` is the secret. BadRequest."""
         key: Json = await self.request("POST", "/api/keys", body=body)
         return key
 
@@ -380,7 +380,7 @@ class HubClient:
         return key
 
     async def rotate_key(self, id: str, grace: float) -> Json:
-        """Give a key a new secret, `key` of it; the old one is valid for `grace` more seconds. NotFound."""
+        """Give a key a new secret (field `key`); the old one stays valid for `grace` seconds. NotFound."""
         key: Json = await self.request("POST", f"/api/keys/{path_segment(id)}/rotate", body={"grace": grace})
         return key
 
@@ -394,7 +394,7 @@ class HubClient:
         return tokens
 
     async def create_token(self, body: Mapping[str, Any]) -> Json:
-        """Make a session token; `token` of it is the secret. BadRequest, Forbidden, Conflict."""
+        """Create a session token; its field `token` is the secret. BadRequest, Forbidden, RateLimited."""
         token: Json = await self.request("POST", "/api/tokens", body=body)
         return token
 
@@ -403,7 +403,7 @@ class HubClient:
         await self.request("DELETE", f"/api/tokens/{path_segment(id)}")
 
     async def revoke_tokens(self, owner: str) -> int:
-        """Revoke the tokens of an app's user; how many there were."""
+        """Revoke the tokens of an app's user; return how many there were."""
         return int((await self.request("DELETE", "/api/tokens", query={"owner": owner}))["revoked"])
 
     async def events(
@@ -443,7 +443,7 @@ class HubClient:
 
 
 async def read_success(response: HubResponse) -> bytes:
-    """Return the body of a response. Raises the error that it tells of."""
+    """Return the body of a response. Raises the error of an error response."""
     raw = await response.read(MAX_RESPONSE)
     if response.status >= 400:
         raise error_from(response.status, raw)

@@ -1,4 +1,4 @@
-"""Where a command finds the hub it works on: a running one, or a data folder."""
+"""The hub that a command works on: a running one, or a data folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class HubTarget(NamedTuple):
-    """A running hub and a key of it, or else a data folder, which is made where `creates`."""
+    """A running hub and a key of it, or else a data folder, which is created if `creates` is set."""
 
     hub: str | None
     key: str | None

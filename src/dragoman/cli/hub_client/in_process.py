@@ -135,6 +135,7 @@ class AsgiResponse:
 
     async def _cancel(self) -> None:
         if self._task is not None and not self._task.done():
+            self._chunks = asyncio.Queue()  # nobody reads any more: the app must not wait for room
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task

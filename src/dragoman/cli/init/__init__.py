@@ -1,1 +1,1 @@
-"""`dragoman init`: begin a project, from what this machine offers or from a LiteLLM configuration."""
+"""`dragoman init`: begin a project, with the models of this machine or from a LiteLLM configuration."""

@@ -1,4 +1,4 @@
-"""Find what could answer: keys in the environment, model servers on this machine, the small local model."""
+"""Finds models: keys in the environment, model servers on this machine, the small local model."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_sources(environ: Mapping[str, str]) -> list[ModelSource]:
-    """Return all that could answer, the best first: hosted models, servers of this machine, the small model.
+    """Return all sources of models, the best first: hosted models, servers of this machine, the small model.
 
     Servers are asked for the list of their models. Nothing is sent to a hosted provider.
     """
@@ -123,7 +123,7 @@ def listens(address: str) -> bool:
 
 
 def server_address(name: str, environ: Mapping[str, str]) -> str:
-    """Return where a server is looked for: OLLAMA_HOST names Ollama's."""
+    """Return the address at which a server is expected: OLLAMA_HOST names Ollama's."""
     host = environ.get("OLLAMA_HOST", "").strip()
     if name != "ollama" or not host:
         return SERVERS[name][1]

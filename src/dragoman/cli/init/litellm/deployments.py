@@ -61,7 +61,7 @@ class NamedProvider(msgspec.Struct, frozen=True):
 
 
 class EntryReader:
-    """Reads entries; what it cannot say goes into `left_out`."""
+    """Reads entries; what the hub has no field for goes into `left_out`."""
 
     def __init__(self, left_out: list[str]) -> None:
         self._left_out = left_out
@@ -103,7 +103,7 @@ class EntryReader:
         )
 
     def _address(self, vendor: str, params: Mapping[str, Any], *, place: str) -> str | None:
-        """Return where the provider of an entry is; None for the default of its type, or nowhere."""
+        """Return the address of an entry's provider; None for its type's default, or if there is none."""
         base = params.get("api_base") or params.get("base_url") or ADDRESSES.get(vendor)
         if not base and vendor == "azure":
             base = "os.environ/AZURE_API_BASE"

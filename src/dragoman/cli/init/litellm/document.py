@@ -17,7 +17,7 @@ VARIABLE = re.compile(r"os\.environ/([A-Za-z_]\w*)")
 
 
 class ImportedConfig(msgspec.Struct, frozen=True):
-    """The fields of a configuration, and a sentence for each thing of the file that it does not say."""
+    """The fields of a configuration, and a sentence for each setting of the file that was left out."""
 
     fields: Mapping[str, Any]
     left_out: Sequence[str]

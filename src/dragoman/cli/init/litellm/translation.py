@@ -299,14 +299,14 @@ class Names:
         """Names of the file that lead nowhere here, so that no default provider is asked for them."""
 
     def resolve(self, name: str) -> bool:
-        """Whether a name leads to a model."""
+        """Return whether a name leads to a model."""
         provider, slash, model = name.partition("/")
         if name in self.aliases or (slash and provider in self._providers and model):
             return True
         return self._default is not None and not slash and bool(name) and name not in self.lost
 
     def may_add(self, name: str, target: Any) -> bool:
-        """Whether a further name for a model leads to one, and is free."""
+        """Return whether a further name is free, and its target leads to a model."""
         is_free = bool(name) and name not in ("*", target) and name not in self.aliases
         return (
             is_free
