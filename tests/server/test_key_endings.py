@@ -17,7 +17,7 @@ from dragoman.server import auth
 from dragoman.server.accounts import key_monitor
 from dragoman.spokes.client.spoke import Spoke
 from dragoman.store.store import Store
-from tests.gateway.metered_hub import SSE_HEAD, Desk, Site, desk
+from tests.gateway.metered_hub import HI, SSE_HEAD, Desk, Site, desk
 from tests.mcp.server.hub import BOTH, MODERN, batch, body
 from tests.providers.servers import Peer, Received, chunk
 from tests.serving import ask, frames_in
@@ -106,14 +106,25 @@ async def test_a_gateway_stream_ends_with_an_error_that_says_why(
 @pytest.mark.parametrize("stream", [True, False])
 async def test_each_gateway_format_tells_it_in_its_own_error(tmp_path: Path, stream: bool) -> None:
     async with hub_with_key(tmp_path) as (at, up, key):
-        asking = asyncio.create_task(at.message(key=key, stream=stream))
-        await up.began.wait()
+        has_begun = asyncio.Event()
+
+        async def read() -> tuple[int, str]:
+            body = {"model": "up/m", "messages": HI, "max_tokens": 100, "stream": stream}
+            text = ""
+            async with at.http.stream("POST", "/v1/messages", json=body, headers=key) as response:
+                async for piece in response.aiter_text():
+                    text += piece
+                    has_begun.set()
+            return response.status_code, text
+
+        reading = asyncio.create_task(read())
+        await (has_begun if stream else up.began).wait()
         await revoke(at)
         await at.hub.key_monitor.check()
-        response = await asking
-        assert response.status_code == (200 if stream else 401)
-        assert "authentication_error" in response.text
-        assert "key revoked" in response.text
+        status, text = await reading
+        assert status == (200 if stream else 401)
+        assert "authentication_error" in text
+        assert "key revoked" in text
         await up.closed.wait()
 
 
