@@ -145,8 +145,11 @@ def tunnel_to(port: int, seen: list[Received]) -> Script:
     async def script(peer: Peer) -> None:
         seen.append(await peer.head())
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await peer.send(b"HTTP/1.0 200 Connection established\r\n\r\n")
-        await asyncio.gather(pour(peer.reader, writer), pour(reader, peer.writer))
+        try:
+            await peer.send(b"HTTP/1.0 200 Connection established\r\n\r\n")
+            await asyncio.gather(pour(peer.reader, writer), pour(reader, peer.writer))
+        finally:
+            writer.close()
 
     return script
 
