@@ -44,7 +44,7 @@ def test_skills_are_listed_and_those_that_cannot_be_used_are_told(run: Run, fold
     (folder / "main/skills/Bad name.md").write_text("# Bad\n\nDo it.")
     (folder / "main/subagents/a.md").write_text("---\ndescription: x\nskills: [none]\n---\nx")
     result = run("teams", "check")
-    assert (result.code, result.out.strip().endswith("1 teams are valid, with 1 skills")) == (0, True)
+    assert (result.code, result.out.strip().endswith(": 1 team is valid, with 1 skill")) == (0, True)
     for problem in (
         "main/skills/Bad name.md: 'bad name' is not a valid name",
         "main/skills/good.md: allowed_tools of main does not allow math.calculate",

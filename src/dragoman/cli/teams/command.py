@@ -163,8 +163,9 @@ def check(*, teams: TeamsFolder = None, config: ConfigFile = None, json: AsJson 
         )
         return
     count = len({skill.path for name in registry.names() for skill in registry.skills(name).values()})
-    skills = f", with {count} skills" if count else ""
-    print_line(f"{registry.root}: {len(registry.names())} teams are valid{skills}")
+    skills = f", with {count} skill{'s' if count > 1 else ''}" if count else ""
+    found_teams = "1 team is" if len(registry.names()) == 1 else f"{len(registry.names())} teams are"
+    print_line(f"{registry.root}: {found_teams} valid{skills}")
     for problem in problems:
         print_note(f"WARNING: {problem}")
     for name, conflicts in found.items():
