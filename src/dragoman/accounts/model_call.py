@@ -139,7 +139,7 @@ class ModelCall(Generic[T]):
             payment,
             routes,
             open_answer=open_answer,
-            prompt=RequestPrompt(request, routes.first),
+            prompt=RequestPrompt(request, routes.first, named_documents=payment.named_documents),
             answer_bounds=bounds_of(request),
             retry=retry,
         )

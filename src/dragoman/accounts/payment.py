@@ -94,6 +94,11 @@ class Payment:
         return self.budget is not None and self.budget.is_limited
 
     @property
+    def named_documents(self) -> int:
+        """The most tokens of the documents that a request only names; 0 in the library."""
+        return 0 if self.meter is None else self.meter.limits.named_documents
+
+    @property
     def prices_loaded(self) -> bool:
         """Whether a price can be looked up without blocking the event loop."""
         return self._load_prices is None

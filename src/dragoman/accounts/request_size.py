@@ -15,6 +15,7 @@ from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
 from dragoman.providers.routing import Route
 from dragoman.wire.client_request import Advisor, count_searches, find_advisors
+from dragoman.wire.named_files import names_documents
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 CHARACTERS_PER_TOKEN = 4
@@ -69,8 +70,10 @@ class PromptEstimate(ABC):
 
     def to_reserve(self) -> int:
         """Return the tokens to reserve: the estimate with what is unseen, or the last prompt if larger."""
-        tokens = self.tokens + self._unseen
-        return tokens if self.previous is None else self.previous.expect_next(tokens)
+        tokens, last = self.tokens, self.previous
+        if last is None or tokens < last.estimated:
+            return tokens + self._unseen
+        return last.expect_next(tokens)  # whose count has the files
 
     def compare(self, usage: Usage | None) -> PromptSize | None:
         """Return the prompt of an ended call that was estimated, if its provider counted it too."""
@@ -105,12 +108,16 @@ class RequestPrompt(PromptEstimate):
 
     may_be_long = True
 
-    def __init__(self, request: ModelRequest, route: Route) -> None:
+    def __init__(self, request: ModelRequest, route: Route, *, named_documents: int = 0) -> None:
+        """`named_documents` are the most tokens of the documents that the request only names."""
         super().__init__()
         self._request = request
         self._factor = token_factor(route)
+        self._named_documents = named_documents
 
     def _estimate(self) -> int:
+        if self._named_documents and names_documents(self._request.messages):
+            self._unseen = self._named_documents
         return estimate_input(self._request, factor=self._factor)
 
     def _size(self) -> int:

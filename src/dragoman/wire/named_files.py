@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
+
+from dragoman.messages import FilePart, Message, Part, ToolPart
+from dragoman.wire.multimodal_outputs import read_multimodal_output
 
 _LISTS = ("content", "output")  # of a message, an item, or the result of a call
 _MAX_DEPTH = 3  # a message has the result of a call, and this has parts
@@ -28,6 +32,22 @@ def count_named_files(conversation: Any) -> NamedFiles:
     """Count the files that a conversation names: `messages` (OpenAI, Anthropic) or `input` (Responses)."""
     kinds = [kind for block in _blocks(conversation) if (kind := _named_kind(block)) is not None]
     return NamedFiles(kinds.count("image"), kinds.count("document"))
+
+
+def names_documents(messages: Iterable[Message]) -> bool:
+    """Return whether messages name documents by their URL; images have no more tokens than their estimate."""
+    parts = chain.from_iterable(message.parts for message in messages)
+    return any(_is_named_document(part) for part in parts)
+
+
+def _is_named_document(part: Part) -> bool:
+    match part:
+        case FilePart(media_type=kind, url=url):
+            return not kind.startswith("image/") and _is_url(url)
+        case ToolPart():
+            return any(map(_is_named_document, read_multimodal_output(part) or ()))
+        case _:
+            return False
 
 
 def _blocks(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
