@@ -26,7 +26,7 @@ DragomanError
 │   └── OutOfOrder         an event that the grammar does not allow here
 ├── ProviderError          a model request failed; `code` is its category
 ├── StoreError             the database refused an operation
-│   └── HostFenced    503  other hosts took this one for dead, so it may not write any more
+│   └── HostFenced    503  other hosts declared this one dead, so it may not write any more
 └── CallError              an operation failed
     ├── CallTimeout        its deadline passed
     ├── CallDenied         the policy or a hook does not allow it
@@ -383,7 +383,7 @@ class StoreError(DragomanError):
 
 
 class HostFenced(StoreError):
-    """Other hosts took this one for dead: they have its runs, and nothing that it writes is accepted."""
+    """Other hosts declared this one dead: they have its runs, and nothing that it writes is accepted."""
 
     code = "host_fenced"
     transient = True

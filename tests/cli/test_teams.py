@@ -73,7 +73,7 @@ def test_prompt_shows_each_file_with_its_hash_and_tokens_and_tells_conflicts(run
     (folder / "docs/rules/team/style.md").write_text("Be long.")
     result = run("teams", "prompt", "docs")
     assert result.out.index("Be brief.") < result.out.index("Be long.")
-    assert "the rule 'style' stands in main/rules/org/style.md and in docs/rules/team/style.md" in result.err
+    assert "the rule 'style' is in main/rules/org/style.md and in docs/rules/team/style.md" in result.err
     prompt = msgspec.json.decode(run("teams", "prompt", "docs", "--json").out)
     rule = next(each for each in prompt["sections"] if each["source"] == "main/rules/org/style.md")
     assert rule["hash"] == hashlib.sha256(b"Be brief.").hexdigest()

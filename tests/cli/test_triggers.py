@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.routing import Router
 
 from dragoman.cli.hub_client import client
+from dragoman.cli.hub_client.in_process import AsgiTransport
+from dragoman.cli.triggers import find_id
+from dragoman.errors import NotFound
 from tests.cli.conftest import Run
 from tests.cli.program import serving
 from tests.teams.team_hub import write_teams
@@ -65,6 +70,32 @@ def test_all_triggers_are_listed_however_many_pages_they_take(
         assert [name in table for name in names] == [True] * 3
 
 
+class PagedTriggers(client.HubClient):
+    """A client of a hub with triggers of one team, of which a page has two."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(AsgiTransport(Router()))
+        self._names = names
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None
+    ) -> Any:
+        assert (method, path, body, query and query["team"]) == ("GET", "/api/triggers", None, "press")
+        after = int((query or {}).get("after", 0))
+        page = self._names[after : after + 2]
+        return {
+            "triggers": [{"id": f"trg_{name}", "name": name} for name in page],
+            "next": str(after + 2) if after + 2 < len(self._names) else None,
+        }
+
+
+async def test_a_trigger_is_found_by_its_name_on_any_page() -> None:
+    hub = PagedTriggers("evening", "morning", "noon")
+    assert await find_id(hub, "press/noon") == "trg_noon"
+    with pytest.raises(NotFound):
+        await find_id(hub, "press/night")
+
+
 def test_a_webhook_from_a_file_shows_its_secret_once(run: Run, tmp_path: Path) -> None:
     hook = tmp_path / "hook.yaml"
     hook.write_text("type: webhook\nsignature: github\ntask: Look at it.\n")
@@ -76,4 +107,4 @@ def test_a_webhook_from_a_file_shows_its_secret_once(run: Run, tmp_path: Path) -
         assert path == f"/hooks/triggers/{id}"
         assert len(secret) >= 32
         assert secret not in run("triggers", "show", id, "--hub", hub.url).out
-        assert "does not go by the clock" in run("triggers", "next", id, "--hub", hub.url).err
+        assert "has no set times" in run("triggers", "next", id, "--hub", hub.url).err

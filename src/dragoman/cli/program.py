@@ -116,7 +116,7 @@ def add_working_directory() -> None:
 
 @cache
 def build_program(name: str = "") -> typer.Typer:
-    """Return a program with one of the commands or groups; with all where there is none of this name.
+    """Return a program with the command or group of this name; with all of them if none has it.
 
     Typer reads the parameters of each command that it knows, which takes longer than most commands do.
     """

@@ -108,12 +108,12 @@ def read_key(variable: str, *, log_level: Level, log_json: bool) -> str:
         use_json_lines()
     configure_logging(log_level, as_json=log_json, secrets={key} if key else set())
     if not key:
-        print_note(f"{variable} holds no key; a hub that wants one will refuse")
+        print_note(f"{variable} is not set; a hub that requires a key will refuse the connection")
     return key
 
 
 async def prepare_sessions(ids: Sequence[str], *, hub: str, key: str) -> list[str]:
-    """Make the sessions that are not there; one without an id if none is named. Return their ids."""
+    """Create the sessions that do not exist, or a new one if no id is given. Return their ids."""
     from dragoman.cli.hub_client.client import HubClient  # late: --help needs none of it
     from dragoman.errors import Conflict, Forbidden  # late: as above
 
@@ -121,13 +121,14 @@ async def prepare_sessions(ids: Sequence[str], *, hub: str, key: str) -> list[st
         if not ids:
             return [(await client.create_runner_session(None))["id"]]
         for id in ids:
-            with suppress(Conflict, Forbidden):  # it is there, or others make it: the hub says what is wrong
+            # It exists, or this key may not create it: the hub says what is wrong when the runner connects.
+            with suppress(Conflict, Forbidden):
                 await client.create_runner_session(id)
     return list(ids)
 
 
 async def run_runner(runner: Runner, sessions: Sequence[str]) -> None:
-    """Run until a signal arrives; a second one ends it at once."""
+    """Run until a signal arrives; a second signal cancels the runner at once."""
     import asyncio  # late: as above
 
     loop = asyncio.get_running_loop()
@@ -149,7 +150,7 @@ async def run_runner(runner: Runner, sessions: Sequence[str]) -> None:
 
 
 async def print_when_ready(runner: Runner, sessions: Sequence[str]) -> None:
-    """Print a line when the hub has taken the sessions."""
+    """Print a line when the hub has accepted the runner for its sessions."""
     await runner.ready()
     served = [id for id in sessions if id not in runner.refused]
     print_line(f"dragoman: runner answers {', '.join(served)} at {runner.url}")

@@ -56,7 +56,7 @@ def run(
     """Ask a running hub one question.
 
     The answer is streamed; Ctrl-C stops it. With --detach the hub makes it in the background: the run's id is
-    printed once the question is stored, and the run goes on without this command.
+    printed once the question is stored, and the run continues without this command.
     """
     from dragoman.cli.chat.modes import ChatTarget, run_turn  # late: drawing takes 0.1 s
 
@@ -209,7 +209,7 @@ def rendered_state(screen: EventRenderer) -> str:
 
 
 def end_code(id: str, state: str, *, error: str | None) -> int:
-    """Say on stderr how a run ended unless it is done, and return the exit code."""
+    """Return the exit code for a run's state; unless it is done, print on stderr how it ended."""
     if state == "waiting":
         print_note(f"{id} waits for an approval or an answer; `dragoman approvals list` shows it")
     elif state != "done":

@@ -68,12 +68,12 @@ def spoke(
     registry, capacity = load_registry(reference), Capacity(window=window)
     made = Spoke(registry, hub=hub, key=key, id=id, name=name or default_name(reference), capacity=capacity)
     if not key:
-        print_note(f"{key_env} holds no key; a hub that wants one will refuse")
+        print_note(f"{key_env} is not set; a hub that requires a key will refuse the connection")
     uvloop.run(run_spoke(made))
 
 
 def load_registry(reference: str) -> Registry:
-    """Load the registry that `reference` names."""
+    """Load the operations that `reference` names, `MODULE:REGISTRY` or a file, into a registry."""
     from dragoman.operations.loader import load_operations  # late: --help needs none of it
     from dragoman.operations.registry import Registry  # late: as above
 
@@ -81,7 +81,7 @@ def load_registry(reference: str) -> Registry:
 
 
 async def run_spoke(spoke: Spoke) -> None:
-    """Run the spoke until a signal arrives; a second one ends it at once."""
+    """Run the spoke until a signal arrives; a second signal cancels it at once."""
     import asyncio  # late: as above
 
     loop = asyncio.get_running_loop()

@@ -116,7 +116,7 @@ def approve(
 ) -> None:
     """Let callers of all owners find and call operations of spokes, as long as they do not change.
 
-    With the hash that `show` says, an operation is approved only if it is still what was shown.
+    With the hash that `show` prints, an operation is approved only if it has not changed since.
     """
 
     async def work(client: HubClient) -> Json:

@@ -139,7 +139,7 @@ def strip_controls(text: str) -> str:
 
 
 def escape_controls(json: str) -> str:
-    """Return a JSON text with escapes for what `strip_controls` removes; it says the same."""
+    """Escape in a JSON text what `strip_controls` would remove; its value stays the same."""
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", json)
 
 

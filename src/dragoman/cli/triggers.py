@@ -1,4 +1,4 @@
-"""`dragoman triggers`: what gives tasks to teams by itself: list, activate, fire and follow it."""
+"""`dragoman triggers`: list, create, activate and fire triggers, which give tasks to teams by themselves."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def next_times(
     for at in found["nextTimes"]:
         print_line(at)
     if not found["nextTimes"]:
-        print_note(f"a trigger of the type {found['type']} does not go by the clock")
+        print_note(f"a trigger of the type {found['type']} has no set times")
 
 
 @triggers.command(
@@ -261,12 +261,12 @@ def ask(
 
 
 async def find_id(client: HubClient, trigger: str) -> str:
-    """Return the id of a trigger that is named by it, or by TEAM/NAME. Raises NotFound."""
+    """Return the id of a trigger; `trigger` is its id or TEAM/NAME. Raises NotFound."""
     team, slash, name = trigger.partition("/")
     if not slash:
         return trigger
-    found = await client.request("GET", "/api/triggers", query={"team": team})
-    ids = [str(each["id"]) for each in found["triggers"] if each["name"] == name]
+    found = await client.triggers({"team": team})
+    ids = [str(each["id"]) for each in found if each["name"] == name]
     if not ids:
         raise NotFound(f"there is no trigger {trigger!r}", hint="`dragoman triggers list` lists them")
     return ids[0]

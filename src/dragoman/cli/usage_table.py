@@ -22,7 +22,7 @@ MARGIN = 2  # columns that the box itself takes
 
 
 class Column(NamedTuple):
-    """A column of a report. In a terminal that is too narrow, the one with the highest `drop` goes first."""
+    """A column of a report. A terminal that is too narrow omits the one with the highest `drop` first."""
 
     name: str
     drop: int = 0  # 0: always shown
@@ -82,7 +82,7 @@ def fit_table(
     while sum(widths[index] + GAP for index in shown) - GAP + MARGIN > width:
         index = max(shown, key=lambda index: columns[index].drop)
         if columns[index].drop == 0:
-            break  # what is left folds
+            break  # the cells of the columns that are left wrap
         shown.remove(index)
         omitted += [columns[index].name] if columns[index].name else []
     table = Table(box=SIMPLE_HEAD, pad_edge=False)

@@ -168,7 +168,7 @@ class Journal:
 
         The journal is closed. While the database is down it is spooled, without the `last_job`. Return
         whether the database has it, and had no end of the run before. Raises OSError when neither took it,
-        HostFenced when other hosts took this one for dead: then nothing is spooled either.
+        HostFenced when other hosts declared this one dead: then nothing is spooled either.
         """
         job = await self._close()
         try:

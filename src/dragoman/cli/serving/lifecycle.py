@@ -1,4 +1,4 @@
-"""Hosts a hub at an address: binds it, serves with uvicorn, and notifies open streams at shutdown."""
+"""The service of `dragoman serve`: binds its address, serves a hub with uvicorn, and handles signals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ from dragoman.store.postgres.url import shown_url
 from dragoman.store.private_files import make_private_folder, set_private_umask
 from dragoman.store.store import DATABASE_FILE, Store
 
+log = logging.getLogger(__name__)
 RESERVED_FILES = 200  # open files for other things than client connections and providers
+EXIT_FAILED = 1
+EXIT_FENCED = 75  # "temporary failure" of sysexits.h: supervisors start the process again
+EXIT_FORCED = 130
+FENCED_EXIT_SECONDS = 10.0  # after which a fenced host ends, whatever still hangs
+# Events are many, short-lived and free of cycles. A collection blocks the event loop for up to a millisecond
+# per 1,000 objects that it visits: some 10,000 in the first generation, and 20,000 in the second.
+GC_THRESHOLDS = (10_000, 1, 2_500)
 
 
 class HostedHub(NamedTuple):
@@ -76,7 +84,7 @@ async def host_hub(
 
 
 def connection_limits(http: HttpConfig) -> ConnectionLimits:
-    """Return the limits of a configuration. The connections are as many as this process may open files for.
+    """Return the limits of a configuration, with no more connections than this process may open files for.
 
     Each may need a second one to a provider. The process's limit is raised as far as it may be.
     """
@@ -101,18 +109,6 @@ def connection_limits(http: HttpConfig) -> ConnectionLimits:
         per_address=http.per_address,
         shared_addresses=http.shared_addresses,
     )
-
-
-# The service of `dragoman serve`: signals, start-up notes and shutdown.
-
-log = logging.getLogger(__name__)
-EXIT_FAILED = 1
-EXIT_FENCED = 75  # "temporary failure" of sysexits.h: supervisors start the process again
-EXIT_FORCED = 130
-FENCED_EXIT_SECONDS = 10.0  # after which a fenced host ends, whatever still hangs
-# Events are many, short-lived and free of cycles. Each collection holds the event loop, up to a millisecond
-# for 1,000 objects: those of the first two generations look at some 10,000 and 20,000.
-GC_THRESHOLDS = (10_000, 1, 2_500)
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
@@ -175,7 +171,7 @@ async def run_workers(options: ServeOptions, listener: socket.socket) -> int:
 
 
 async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> bool:
-    """Serve until a signal arrives, or other hosts took this one for dead; return whether they did."""
+    """Serve until a signal arrives or this host is fenced; return whether it was fenced."""
     set_private_umask()
     make_data_folder(options.data)
     stop, again = asyncio.Event(), asyncio.Event()
@@ -201,7 +197,7 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
         await stop.wait()
         reloading.cancel()
         if here.hub.fence.is_closed:
-            print_note("other hosts took this one for dead: it ends", level="warning")
+            print_note("other hosts have declared this one dead: it ends", level="warning")
             return True
         limit = options.config.limits.drain
         if worker is None:
@@ -212,9 +208,10 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
 
 
 def make_data_folder(folder: Path) -> None:
-    """Create the data folder of a hub that begins. ConfigError.
+    """Create the data folder if there is none. ConfigError if it cannot be created or written to.
 
-    A hub whose database is down starts and relays, but not one that has never had a place for its data.
+    A folder that already holds a database is accepted even if it is not writable: a hub whose database is
+    down still starts, and relays requests. A hub that has never stored anything does not.
     """
     if folder.is_dir() and (os.access(folder, os.W_OK | os.X_OK) or any(folder.glob(f"{DATABASE_FILE}*"))):
         return
@@ -253,20 +250,21 @@ async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, 
 def watch_signals(stop: Callable[[], None]) -> None:
     """The first SIGINT or SIGTERM stops, a second one ends the process: acknowledged data is on disk."""
     loop = asyncio.get_running_loop()
-    heard: list[int] = []
+    is_stopping = False
 
-    def hear(number: int) -> None:
-        if heard:
+    def on_signal() -> None:
+        nonlocal is_stopping
+        if is_stopping:
             os._exit(EXIT_FORCED)
-        heard.append(number)
+        is_stopping = True
         stop()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, hear, number)
+        loop.add_signal_handler(number, on_signal)
 
 
 async def has_key(store: Store) -> bool:
-    """Return whether somebody has a key; also while the database is down, which the log says."""
+    """Return whether anybody has a valid key; True while the database is down, which the log reports."""
     try:
         keys = await store.keys.list()
     except Unavailable:

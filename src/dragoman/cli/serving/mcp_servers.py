@@ -97,7 +97,7 @@ def approve(
 ) -> None:
     """Approve definitions that are new or have changed, so that they can be called.
 
-    With the hash that `show` says, a tool is approved only if it is still what was shown.
+    With the hash that `show` prints, a tool is approved only if it has not changed since.
     """
 
     async def work(client: HubClient) -> Json:
@@ -129,7 +129,7 @@ def add(
         typer.Option(metavar="FIELD=ENTRY", help="A variable or header from `dragoman secrets`."),
     ] = None,
     trust: Annotated[
-        str, typer.Option(help="always, first or ask: whether its tools are taken as they come.")
+        str, typer.Option(help="always, first or ask: which of its tools are used without an approval.")
     ] = "first",
     hub: Url = DEFAULT_HUB,
     key: Key = None,

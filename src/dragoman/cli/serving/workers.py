@@ -26,15 +26,15 @@ from dragoman.errors import DragomanError
 log = logging.getLogger(__name__)
 FIRST_DELAY = 0.1  # seconds before a worker that has ended is started again
 MAX_DELAY = 5.0
-START_GRACE = 5.0  # seconds for which a worker that is starting is waited for when the program stops
-STABLE_SECONDS = 10.0  # after which a worker's end is not one of a series
+START_GRACE = 5.0  # seconds that a worker which is still starting gets to end when the program stops
+STABLE_SECONDS = 10.0  # after which a worker's end does not count as one of a series of failed starts
 EXIT_FORCED = 130
 READY = b"1"
 
 
 class WorkerSettings(NamedTuple):
-    """What a worker gets from its parent: file descriptors, its number from 1 on, and whether it is the first
-    process to print how the hub is set up.
+    """What a worker gets from its parent: file descriptors, its number from 1 on, and whether it is the
+    process that prints how the hub is set up.
     """
 
     listener: int
@@ -122,11 +122,11 @@ class Worker:
 
     @property
     def was_stable(self) -> bool:
-        """Whether it has lived for long enough that its end is a single event."""
+        """Whether it has run for so long that its end is not one of a series of failed starts."""
         return asyncio.get_running_loop().time() - self._started_at >= STABLE_SECONDS
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Let it end: its end is expected from now on."""
+        """Send the process a signal to end; from now on its end is expected."""
         self.is_stopping = True
         with suppress(ProcessLookupError):
             self.process.send_signal(number)
@@ -158,7 +158,8 @@ class WorkerPool:
         self._count = count
         self._workers: dict[int, Worker] = {}
         self._keepers: set[asyncio.Task[None]] = set()
-        self._starting = asyncio.Lock()  # one that ended and one that is replaced may be the same
+        self._starting = asyncio.Lock()
+        """Held while a worker starts: one that has just ended may also be about to be replaced."""
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
         self._failure: int | None = None
@@ -171,7 +172,7 @@ class WorkerPool:
             self._workers[number] = worker
             if self._stop.is_set():
                 break
-            if not is_ready:  # it has said why
+            if not is_ready:  # it has printed why
                 self._failure = await worker.wait()
                 self._stop.set()
                 break
@@ -188,7 +189,7 @@ class WorkerPool:
         return self._failure or 0
 
     async def _start(self, number: int, *, prints_setup: bool = False) -> tuple[Worker, bool]:
-        """See `Worker.start`. One that does not serve yet when the pool stops is ended."""
+        """Start a worker and wait until it serves; False when it ended first, or the pool stops."""
         worker = await Worker.start(self._command, self._listener, number=number, prints_setup=prints_setup)
         ready, stop = asyncio.ensure_future(worker.wait_ready()), asyncio.ensure_future(self._stop.wait())
         try:
@@ -196,7 +197,7 @@ class WorkerPool:
             if not ready.done():
                 worker.stop()
                 await asyncio.wait((ready,), timeout=START_GRACE)
-            if not ready.done():  # it does not listen to signals
+            if not ready.done():  # it does not react to signals
                 worker.stop(signal.SIGKILL)
             return worker, await ready
         except BaseException:
@@ -256,9 +257,7 @@ class WorkerPool:
             if not is_ready:
                 await replacement.wait()
                 if not self._stop.is_set():
-                    log.error(
-                        "the configuration was not reloaded: worker %d goes on with the old one", number
-                    )
+                    log.error("the configuration was not reloaded: worker %d keeps the old one", number)
                 return False
             old, self._workers[number] = self._workers[number], replacement
             self._spawn_keeper(replacement)
@@ -284,7 +283,7 @@ class WorkerPool:
 
 
 async def wait_until_ready(pipe: int) -> bytes:
-    """Return what a worker writes to its pipe; nothing when it ends without a word."""
+    """Return what a worker writes to its pipe; `b""` when it ended before it served."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
@@ -302,14 +301,15 @@ async def wait_until_ready(pipe: int) -> bytes:
 
 
 def describe_exit(code: int) -> str:
-    """Return an exit code in words: `exit code 75`, `SIGKILL`."""
+    """Describe the exit code of a process: `exit code 75`, or the signal that ended it, as `SIGKILL`."""
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def worker_command(arguments: Sequence[str], *, found_file: Path | None) -> Sequence[str]:
     """Return the command of a worker: this program with the arguments that it was started with.
 
-    A worker does not look for the configuration by itself: it would start without one if that is gone.
+    A worker gets the path of the configuration file that the parent found. If it searched for one itself and
+    the file were gone, it would start without a configuration.
     """
     named = () if found_file is None else ("--config", str(found_file))
     return [sys.executable, "-m", "dragoman", *arguments, *named]

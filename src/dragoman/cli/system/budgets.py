@@ -39,7 +39,7 @@ def budgets(*, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json
     if not rows:
         print_note("nothing has a budget; `dragoman keys change ID --usd-per-day 5` sets one")
         return
-    print_table(("OF", "OWNER", "PER", "LIMIT", "SPENT", "RESERVED", "USED", "BEGINS ANEW"), rows)
+    print_table(("OF", "OWNER", "PER", "LIMIT", "SPENT", "RESERVED", "USED", "RESETS"), rows)
 
 
 def budget_rows(subject: Json) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`dragoman logs`: the last log lines of a running hub, and those that come."""
+"""`dragoman logs`: the last log lines of a running hub, and with `--follow` the new ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EPILOG = examples(
 @commands.command("logs", epilog=EPILOG)
 def logs(
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
     level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(help="Only lines of this level and above."),
@@ -67,7 +67,10 @@ async def _print_log(
 async def next_lines(
     client: HubClient, query: Mapping[str, str], *, before: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the lines after those of `before`: none while the hub is down, all once it has started again."""
+    """Return the answer of `/api/logs` with the lines after those of `before`, an earlier answer.
+
+    It has no lines while the hub is down, and those of the new process once the hub has started again.
+    """
     since = {**query, "since": str(before["last"]), "limit": str(PAGE)}
     try:
         found: Mapping[str, Any] = await client.request("GET", "/api/logs", query=since)
@@ -80,7 +83,7 @@ async def next_lines(
 
 
 def print_lines(found: Mapping[str, Any], *, json: bool) -> None:
-    """Print log lines, each as JSON or for people."""
+    """Print the lines of an answer of `/api/logs`, each as JSON or as readable text."""
     for line in found["lines"]:
         print_line(msgspec.json.encode(line).decode() if json else format_line(line))
 

@@ -170,7 +170,7 @@ def check(*, teams: TeamsFolder = None, config: ConfigFile = None, json: AsJson 
         print_note(f"WARNING: {problem}")
     for name, conflicts in found.items():
         for each in conflicts:
-            print_note(f"WARNING: {name}: the rule {each.name!r} stands in {each.first} and in {each.second}")
+            print_note(f"WARNING: {name}: the rule {each.name!r} is in {each.first} and in {each.second}")
 
 
 @teams.command(
@@ -248,14 +248,14 @@ def to_json(value: object) -> dict[str, Any]:
 
 
 def conflicts_of(registry: TeamRegistry, name: str) -> Sequence[RuleConflict]:
-    """Return the rules of a team that stand at two levels."""
+    """Return the rules of a team that are defined at two levels."""
     from dragoman.teams.prompt import find_conflicts  # late: as above
 
     return find_conflicts(registry, registry.get(name))
 
 
 def find_skill_problems(registry: TeamRegistry, name: str) -> Sequence[str]:
-    """Return what is wrong with the skills of a team."""
+    """Return warnings about the skills of a team, a sentence for each."""
     from dragoman.teams.skills.diagnostics import skill_warnings  # late: as above
 
     return skill_warnings(registry, registry.get(name))
@@ -272,4 +272,4 @@ def print_sections(registry: TeamRegistry, name: str) -> None:
     rows.append(("all", "", "", str(sum(each.tokens for each in sections))))
     print_table(("SECTION", "SOURCE", "HASH", "TOKENS"), rows)
     for each in conflicts_of(registry, name):
-        print_note(f"WARNING: the rule {each.name!r} stands in {each.first} and in {each.second}")
+        print_note(f"WARNING: the rule {each.name!r} is in {each.first} and in {each.second}")

@@ -1,4 +1,4 @@
-"""Makes the folders of teams, and reads them without a hub."""
+"""Creates the folders of teams, and reads them without a hub."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ def read_teams(root: Path) -> TeamRegistry:
 
 
 def make_team(root: Path, name: str, *, parent: str | None, description: str) -> Path:
-    """Make the folder of a team. ConfigError, Conflict, NotFound; then nothing is made."""
+    """Create the folder of a team and return it.
+
+    Raises ConfigError for a bad name or teams with errors, Conflict if the folder exists, and NotFound for
+    an unknown parent; no folder is created then.
+    """
     check_team_name(name)
     folder = root / name
     if folder.exists():

@@ -26,7 +26,7 @@ Json: TypeAlias = dict[str, Any]
 NAMES = "task.,call.,approval.,trigger.,run.started,run.ended"
 RETRY_SECONDS = 1.0
 MAX_RETRIES = 60
-INNER = "hub."  # the meta-tools: what they call has events of its own
+META_TOOLS = "hub."  # the prefix of their ids; what they call has events of its own
 
 commands = typer.Typer()
 
@@ -43,7 +43,7 @@ def tail(
     team: Annotated[str | None, typer.Argument(metavar="NAME", help="Only this team.")] = None,
     *,
     after: Annotated[
-        str | None, typer.Option(metavar="EVENT", help="Begin behind this event instead of now.")
+        str | None, typer.Option(metavar="EVENT", help="Begin after this event instead of now.")
     ] = None,
     hub: Hub = None,
     key: Key = None,
@@ -51,15 +51,15 @@ def tail(
 ) -> None:
     """Follow what the teams of a running hub do, until Ctrl-C.
 
-    A connection that breaks is made again, and goes on behind the last event. With --json each event is a
-    line of JSON.
+    When the connection breaks, it reconnects and continues after the last event. With --json each event is
+    a line of JSON.
     """
     feed = TeamTail(team, as_json=json, after=after)
     try:
         asyncio.run(feed.run(HubTarget(hub or DEFAULT_HUB, key)))
     finally:
         if feed.last is not None:
-            print_note(f"`dragoman teams tail --after {feed.last}` goes on from here")
+            print_note(f"`dragoman teams tail --after {feed.last}` continues from here")
 
 
 class TeamTail:
@@ -76,34 +76,33 @@ class TeamTail:
         """The teams that answer sessions, by session."""
 
     async def run(self, target: HubTarget) -> None:
-        """Print until cancelled. Raises Unavailable when the hub is gone for long."""
+        """Print until cancelled. Raises Unavailable when the hub cannot be reached for a minute."""
         async with connect(target) as client:
             found = (await client.request("GET", "/api/teams"))["teams"]
             self._names = {each["name"] for each in found}
             if self._team not in (None, *self._names):
                 names = ", ".join(sorted(self._names)) or "none"
                 raise NotFound(f"there is no team {self._team!r}; the teams are: {names}")
-            async for event in self._events(client):
+            async for event in self.read_events(client):
                 team = await self._find_team(client, event)
                 if team is not None and self._team in (None, team):
                     self._print(event, team)
 
-    async def _events(self, client: HubClient) -> AsyncIterator[Json]:
-        """Yield events, over as many connections as it takes."""
+    async def read_events(self, client: HubClient) -> AsyncIterator[Json]:
+        """Yield events; connect again when a connection ends."""
         while True:
             try:
                 async for event in self._read(client):
-                    self._failures = 0
                     yield event
             except Unavailable:
                 self._failures += 1
                 if self._failures > MAX_RETRIES or not self._is_open:
                     raise
-            print_note("the connection is gone; it is made again")
+            print_note("the connection was lost; reconnecting")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, client: HubClient) -> AsyncIterator[Json]:
-        """Yield the events of one connection, behind the last one that was read."""
+        """Yield the events of one connection, from after the last event that was read."""
         query = {"name": NAMES} | ({} if self.last is None else {"after": self.last})
         async with aclosing(client.events(query, on_open=self._opened)) as events:
             async for event in events:
@@ -112,10 +111,11 @@ class TeamTail:
 
     def _opened(self) -> None:
         self._is_open = True
+        self._failures = 0
         print_note("following; Ctrl-C ends it")
 
     async def _find_team(self, client: HubClient, event: Json) -> str | None:
-        """Return the team that an event is about; None for what is not about teams."""
+        """Return the team that an event is about; None if it is about none."""
         body, session = event["data"], event.get("sessionId")
         if event["name"] == "reset":
             print_note("events may be missing before this")
@@ -133,7 +133,7 @@ class TeamTail:
         return self._teams[session]
 
     async def _read_team(self, client: HubClient, session: str) -> str | None:
-        """Return the team that answers a session; None when none does, or it is gone."""
+        """Return the team that answers a session; None if none does, or the session cannot be read."""
         try:
             agent: str | None = (await client.session(session))["agent"]
         except DragomanError:
@@ -154,7 +154,7 @@ class TeamTail:
 
 
 def describe(event: Mapping[str, Any]) -> str | None:
-    """Return an event in words; None for one that adds nothing to others."""
+    """Describe an event on one line; None for an event that tells nothing new to a reader of the others."""
     kind, _, what = str(event["name"]).partition(".")
     body = event["data"]
     match kind:
@@ -163,7 +163,7 @@ def describe(event: Mapping[str, Any]) -> str | None:
             state = body["state"] if what == "ended" else what
             return with_error(f"task {body['taskId']} {state}{source}", body)
         case "call":
-            if what == "started" or str(body["operation"]).startswith(INNER):
+            if what == "started" or str(body["operation"]).startswith(META_TOOLS):
                 return None
             return with_error(f"  call {body['operation']} {body.get('status')}", body)
         case "approval":

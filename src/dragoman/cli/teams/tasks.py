@@ -1,4 +1,4 @@
-"""`dragoman teams run|tasks|pause|resume`: give tasks to teams, look at them, hold them back."""
+"""`dragoman teams run|tasks|pause|resume`: give tasks to teams, list and cancel them, pause teams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ TeamName: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The te
 POLL_SECONDS = 0.25
 ENDED = ("done", "failed", "cancelled")
 EXIT_CODES: Mapping[str, int] = {"done": 0, "failed": 1, "cancelled": 130}
-LEFT = 130
+EXIT_LEFT = 130
+WAITING_NOTES: Mapping[str, str] = {"queued": "it waits in the queue of its team", "waiting": "it waits"}
 
 commands = typer.Typer()
 
@@ -86,17 +87,17 @@ async def _run(target: HubTarget, body: Json, *, detach: bool, as_json: bool) ->
         task = await follower.follow()
     if task is None:
         print_note(f"left; `dragoman teams tasks {submitted['id']}` shows it")
-        return LEFT
+        return EXIT_LEFT
     if as_json:
         print_json(task)
     elif task["result"] and not follower.has_shown(task["result"]):
         print_line(task["result"])
-    say_end(task)
+    print_end(task)
     return EXIT_CODES[task["state"]]
 
 
-def say_end(task: Json) -> None:
-    """Say on stderr what stdout does not show of a task that has ended."""
+def print_end(task: Json) -> None:
+    """Print on stderr what stdout does not show of a task that has ended."""
     if task["artifact"]:
         print_note(f"the result is cut; the artifact {task['artifact']} has all of it")
     if task["state"] != "done":
@@ -104,15 +105,17 @@ def say_end(task: Json) -> None:
 
 
 class TaskFollower:
-    """Shows what a task does, until it has ended: on stderr or, of text, on a terminal."""
+    """Shows what a task does until it has ended: on stderr, but its text on stdout if that is a terminal."""
 
     def __init__(self, client: HubClient, id: str) -> None:
         self._client = client
         self._id = id
         self._text = ""
         """The text of the last step that was shown."""
-        self._noted = ""
-        """The state that was told last."""
+        self._state = ""
+        """The state at the last poll."""
+        self._same_polls = 0
+        """How many polls before the last one, in a row, found that state too."""
 
     async def follow(self) -> Json | None:
         """Return the task as it ended; None when the user leaves. The first Ctrl-C cancels the task."""
@@ -168,7 +171,7 @@ class TaskFollower:
                     screen.render(batch)
                     self._note_text(batch)
                     is_shown = True
-        except DragomanError as error:  # the task says what became of it
+        except DragomanError as error:  # the task's state says what became of it
             print_note(error.message)
         for approval, call in screen.waiting.items():
             print_note(f"{spell_invisible(call)} waits for a person: dragoman approvals show {approval}")
@@ -185,13 +188,11 @@ class TaskFollower:
                     pass
 
     def _note(self, task: Json) -> None:
-        """Tell, once and not at the first look, why a task does not go on."""
-        notes = {"queued": "it waits in the queue of its team", "waiting": "it waits"}
-        if task["state"] in notes and self._noted == f"{task['state']} before":
-            print_note(notes[task["state"]])
-        self._noted = (
-            task["state"] if self._noted.partition(" ")[0] == task["state"] else f"{task['state']} before"
-        )
+        """Print why a task makes no progress, when a second poll in a row finds it waiting."""
+        self._same_polls = self._same_polls + 1 if task["state"] == self._state else 0
+        self._state = task["state"]
+        if self._same_polls == 1 and self._state in WAITING_NOTES:
+            print_note(WAITING_NOTES[self._state])
 
 
 @commands.command(
