@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from dragoman.store.database import MAX_QUEUED, Database
 from dragoman.store.store import Store
 from tests.store.places import Place
 from tests.store.samples import session
+from tests.waiting import until
 
 PUT = "INSERT INTO keys (id, hash, prefix, owner, scopes, created_at) VALUES ('{0}', '{0}', '', '', '[]', 0)"
 IDS = "SELECT id FROM keys ORDER BY id"
@@ -199,6 +201,22 @@ async def test_posting_more_than_the_database_can_keep_up_with_is_refused(opened
     opened.enqueue(put("b"))
     await opened.flush()
     assert await ids(opened) == ["b"]
+
+
+class Body(str):
+    """A value that a weak reference can refer to."""
+
+
+async def test_a_value_that_is_written_is_not_held_until_the_next_write(opened: Database) -> None:
+    await opened.write(put("before"))  # what is opened with the first write
+
+    async def write() -> weakref.ref[Body]:
+        body = Body("large")
+        await opened.write(lambda connection: connection.execute(PUT.format(body), {}))
+        return weakref.ref(body)
+
+    written = await write()
+    await until(lambda: written() is None)
 
 
 async def test_a_read_sees_one_moment(opened: Database) -> None:

@@ -77,9 +77,17 @@ class DatabaseWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        while (tasks := self._next_group()) and self._notify(self._commit_group(tasks)):
+        while self._write_group():
             pass
         self._close_connection()
+
+    def _write_group(self) -> bool:
+        """Wait for tasks, and commit them; return whether more may come.
+
+        A function of its own: while the thread waits, it holds nothing of the last tasks, which may be large.
+        """
+        tasks = self._next_group()
+        return bool(tasks) and self._notify(self._commit_group(tasks))
 
     def _next_group(self) -> list[WriteTask]:
         """Return the next tasks: short ones or, when there are none, one long task; none at the end."""
