@@ -30,15 +30,15 @@ class GatedRuns:
     def __init__(self, hub: Served, gated: str) -> None:
         assert hub.hub.runners.runs is not None
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
-        self._runs: RunnerRunHost = hub.hub.runners.runs
+        self.runs: RunnerRunHost = hub.hub.runners.runs
         self._gated = gated
         hub.hub.runners.runs = self
 
     async def claim(self, session: Session, *, key_id: str | None) -> None:
-        await self._runs.claim(session, key_id=key_id)
+        await self.runs.claim(session, key_id=key_id)
 
     async def bring_here(self, session: Session) -> None:
-        await self._runs.bring_here(session)
+        await self.runs.bring_here(session)
         if session.id.endswith(self._gated):
             self.reached.set()
             await self.opened.wait()
@@ -74,3 +74,19 @@ async def test_no_prompt_comes_before_the_welcome_of_a_runner_of_several_session
         assert welcome["sessions"][0]["turnId"] == turn.prompt["turnId"]
         await turn.answer("after it")
         assert text_of(frames_in((await posted).text)) == "after it"
+
+
+async def test_a_connection_that_is_let_in_late_does_not_replace_a_later_one(hub: Served) -> None:
+    async with opened(hub) as earlier:
+        gate = GatedRuns(hub, "~s")
+        await earlier.send({"type": "hello", "protocol": 1, "sessions": ["s"]})
+        await gate.reached.wait()
+        hub.hub.runners.runs = gate.runs
+        async with connected(hub, "s") as later:
+            gate.opened.set()
+            await until(lambda: earlier.closed.is_set() or later.closed.is_set())
+            posted = asyncio.create_task(hub.http.post("/api/sessions/s/chat", json=ask("hi")))
+            turn = await later.prompt()
+            await turn.answer("here")
+            assert text_of(frames_in((await posted).text)) == "here"
+        assert "bye" not in {frame["type"] for frame in later.arrived}

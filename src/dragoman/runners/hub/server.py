@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -53,6 +54,7 @@ class RunnerServer:
         self._store = store
         self._sessions: dict[str, RunnerSession] = {}
         self._connections: set[RunnerSocket] = set()
+        self._joins = itertools.count(1)
         self._is_closed = False
 
     def session(self, session_id: str) -> RunnerSession:
@@ -130,7 +132,7 @@ class RunnerServer:
         if len(names) > self.settings.sessions:
             message = f"{len(names)} names in one frame; a connection serves at most {self.settings.sessions}"
             raise FrameRefused(f"{message} sessions", code=RateLimited.code)
-        prepared: dict[str, Session] = {}
+        number, prepared = next(self._joins), dict[str, Session]()
         errors: dict[str, DragomanError] = {}
         for name in dict.fromkeys(names):
             try:
@@ -146,7 +148,7 @@ class RunnerServer:
         joined: list[RunnerSession] = []
         for name, stored in prepared.items():
             try:
-                joined.append(self._attach(connection, name, stored=stored, turns=turns))
+                joined.append(self._attach(connection, name, stored=stored, turns=turns, number=number))
             except DragomanError as error:
                 errors[name] = error
         connection.send(self._welcome(joined, errors))
@@ -191,16 +193,28 @@ class RunnerServer:
             raise Conflict(f"another key's runner serves the session {name!r}")
 
     def _attach(
-        self, connection: RunnerSocket, name: str, *, stored: Session, turns: Sequence[str] | None
+        self,
+        connection: RunnerSocket,
+        name: str,
+        *,
+        stored: Session,
+        turns: Sequence[str] | None,
+        number: int,
     ) -> RunnerSession:
-        """Let a connection serve a session that is prepared. Raises Conflict."""
+        """Let a connection serve a session that is prepared.
+
+        Raises Conflict, also where the runner has connected again after it asked for this, the join `number`.
+        """
         session = self.session(stored.id)  # it may have been discarded and created again since `_prepare`
         self._check_key(connection, name, session=session)
         link = session.link
         if isinstance(link, RunnerSocket) and link is not connection:
+            if session.join > number:
+                raise Conflict(f"the runner of the session {name!r} has connected again meanwhile")
             self._replace(link, session)
         connection.sessions[name] = session
         session.attach(connection, name, key_id=connection.key_id)
+        session.join = number
         turn = session.turn
         if turns is not None and turn is not None and turn.turn_id not in turns and turn.accepted:
             session.drop_turn()

@@ -125,6 +125,8 @@ class RunnerSession:
         self.name = name
         self.link: RunnerLink | None = None
         self.key_id: str | None = None
+        self.join = 0
+        """The number of the request of its connection to serve it."""
         self.turn: OpenTurn | None = None
         self.on_turn_over: Callable[[str], None] = lambda _: None
         """Called with the session's id when its runner ends a turn that waits for an answer."""
