@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.cli.serving.check import database_warnings
 from tests.cli.conftest import Run
 
 GOOD = """
@@ -307,3 +308,10 @@ def test_unknown_names_in_the_policy_are_told_with_their_lines(run: Run) -> None
         "dragoman.yaml:4: policy[1].agent: there is no agent 'suport'; did you mean 'support'?" in result.err
     )
     assert len(run("check", "--json").json["warnings"]) == 2
+
+
+def test_a_database_with_too_few_connections_for_a_hub_is_a_warning() -> None:
+    """A hub has 11 at most (a writer, 4 readers, its lock, signals, 4 of the queue); 2 more in recovery."""
+    found = {"problem": None, "clockSkew": 0.0, "maxConnections": 100}
+    assert database_warnings({**found, "connections": 87}) == []
+    assert len(database_warnings({**found, "connections": 88})) == 1

@@ -16,7 +16,8 @@ from dragoman.cli.terminal import examples, print_json, print_line, print_note, 
 from dragoman.errors import ConfigError
 
 MAX_CLOCK_SKEW = 2.0  # seconds
-HUB_CONNECTIONS = 8  # a writer, four readers, the lock, and two while it recovers from an outage
+# A writer, four readers, the lock, one for signals, four of the queue; two more while it recovers.
+HUB_CONNECTIONS = 13
 commands = typer.Typer()
 EPILOG = examples(
     ("dragoman check", "check ./dragoman.yaml and the environment"),
@@ -191,7 +192,7 @@ def database_warnings(found: Mapping[str, Any] | None) -> list[str]:
             f"the database's clock is {found['clockSkew']:+.1f} s off this machine's: set both by NTP"
         )
     if found["maxConnections"] - found["connections"] < HUB_CONNECTIONS:
-        warnings.append(f"a hub needs {HUB_CONNECTIONS} connections to the database, and it has fewer left")
+        warnings.append(f"a hub needs {HUB_CONNECTIONS} connections to the database, which has fewer left")
     return warnings
 
 
