@@ -15,6 +15,7 @@ from tests.doors.test_ag_ui_rules import post as run_ag_ui
 from tests.server.test_grants import SESSION, TURNS, grant, say, status
 from tests.server.test_session_owners import Headers, get, key_of
 from tests.serving import Served, frames_in, serving, text_of
+from tests.waiting import until
 
 CLOCK: list[dict[str, Any]] = [{"tools": [{"name": "time_now", "input": {}}]}, {"text": "It is late."}]
 ASKING: dict[str, Any] = {"pinned": ["time.now"], "policy": [{"ask": "time.now"}]}
@@ -76,6 +77,12 @@ async def test_people_see_and_answer_the_approvals_of_their_session_as_their_rol
         assert await status(hub, "POST", path, bob, {"approved": True}) == 200
         assert (await get(hub, listed, bob))["approvals"] == []
         assert (await get(hub, path, eve))["answeredBy"] == "bob"
+
+        async def is_answered() -> bool:
+            last = (await get(hub, f"/api/sessions/{SESSION}/messages", bob))["messages"][-1]["parts"][-1]
+            return bool(last.get("text") == "It is late.")
+
+        await until(is_answered)  # the answer goes on by itself
 
 
 async def test_an_ag_ui_client_uses_a_shared_session_as_its_thread(tmp_path: Path) -> None:
