@@ -133,6 +133,16 @@ def test_the_page_has_every_command_and_option(name: str) -> None:
         assert option in text, option
 
 
+def test_the_overview_lists_every_command() -> None:
+    block = (DOCS / "cli.md").read_text(encoding="utf-8").split("```\n")[1]
+    entries = [entry.removeprefix("dragoman ") for entry in block.split("\ndragoman ")]
+    overview = {entry.split()[0]: set(re.findall(r"[\w-]+", entry)) for entry in entries}
+    assert set(overview) == {*program.COMMANDS, *program.GROUPS}
+    for name in program.GROUPS:
+        commands = {each.name for each in program.load_group(name).registered_commands}
+        assert commands <= overview[name], name
+
+
 def test_the_page_has_every_address_of_the_hub() -> None:
     text = (DOCS / "http.md").read_text(encoding="utf-8")
     for verb, path, reply in list_operations(build_document()["paths"]):
