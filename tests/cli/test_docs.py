@@ -63,7 +63,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "Hooks": HookConfig,
     "Policy": PolicyRule,
     "MCP servers": McpServerConfig,
-    "The door for MCP clients": McpConfig,
+    "The hub as an MCP server": McpConfig,
     "The web": WebConfig,
     "Webhooks": WebhooksConfig,
     "Search": SearchConfig,

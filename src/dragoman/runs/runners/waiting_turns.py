@@ -34,13 +34,13 @@ class WaitingTurns:
         self._store = store
         self._server = server
         self._tasks: set[asyncio.Task[None]] = set()
-        store.signals.subscribe("runner-turns", self._look)
+        store.signals.subscribe("runner-turns", self._check_soon)
         server.on_turn_over = self._withdraw_soon
 
     async def open(self, session_id: str) -> None:
         """Open the turn of a session if it waits for an answer, as the database has it; else end it."""
         waiting = await self._read(session_id)
-        if waiting == "goes on":
+        if waiting == "continues":
             return
         session = self._server.session(session_id)
         leave_turn(session, waiting)
@@ -53,36 +53,39 @@ class WaitingTurns:
         self._store.signals.send("runner-turns", session_id)
         await self._check_if_up(session_id)
 
-    async def _read(self, session_id: str) -> OpenTurn | TurnEnd | Literal["goes on"]:
-        """Return the turn of a session that waits for an answer, as the database has it, or why none does."""
+    async def _read(self, session_id: str) -> OpenTurn | TurnEnd | Literal["continues"]:
+        """Return the waiting turn of a session as the database has it, or why none waits.
+
+        `"continues"`: a run has started that continues the turn, or a new one began meanwhile.
+        """
         row = await self._store.runs.get_last(session_id)
         if row is None:
             return "the session was deleted"
         message = await self._store.messages.get(session_id, row.message_id)
         latest = await self._store.runs.get_last(session_id)
         if latest is not None and (latest.status == "running" or latest.id != row.id):
-            return "goes on"  # an answer has begun a run, which takes the turn as it is here
+            return "continues"  # an answer has started a run, which takes over the waiting turn
         if row.finish_reason != "tool-calls" or message is None or not is_waiting(message):
             return "the turn no longer waits for an answer"
         return OpenTurn(message.id, seq=stored_seq(message))
 
     async def _check(self, session_id: str) -> None:
-        """End the turn of a session that waits here if it does not any more."""
+        """End the turn that waits at this host if it no longer waits in the database."""
         session = self._server.find(session_id)
         if session is None or session.turn is None or not session.turn.is_paused:
             return
         waiting = await self._read(session_id)
-        if waiting != "goes on":
+        if waiting != "continues":
             leave_turn(session, waiting)
             self._server.discard(session_id)
 
-    def _look(self, session_id: str | None) -> None:
-        """Check a turn that another host has ended; every waiting turn if it is not known which one."""
+    def _check_soon(self, session_id: str | None) -> None:
+        """Check the turn of a session that another host has ended; with None, every waiting turn."""
         for id in self._server.waiting_sessions() if session_id is None else (session_id,):
             self._spawn(self._check_if_up(id))
 
     def _withdraw_soon(self, session_id: str) -> None:
-        """Decline the requests of a waiting turn that its runner has ended; the next run takes its end."""
+        """Decline the requests of a waiting turn that its runner has ended."""
         self._spawn(self._withdraw(session_id))
 
     async def _withdraw(self, session_id: str) -> None:
@@ -100,14 +103,14 @@ class WaitingTurns:
         task.add_done_callback(self._tasks.discard)
 
     async def _check_if_up(self, session_id: str) -> None:
-        with suppress(StoreError, Unavailable):  # its runner is told when it joins again
+        with suppress(StoreError, Unavailable):  # checked again when its runner joins
             await self._check(session_id)
 
 
 def leave_turn(session: RunnerSession, waiting: OpenTurn | TurnEnd) -> None:
-    """End the turn that waits at this host if it waits no more, and tell its runner.
+    """End the waiting turn of this host if the database has no such turn, and notify its runner.
 
-    One that has gone on at another host and waits again is forgotten: it has frames that are not known here.
+    A turn that has continued at another host and waits again is forgotten: this host lacks frames of it.
     """
     turn = session.turn
     if turn is None or not turn.is_paused:
