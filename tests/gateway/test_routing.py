@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.providers.servers import ok, refusing_port
 from tests.waiting import until
 
@@ -395,3 +397,30 @@ async def test_requests_at_once_are_spread_over_idle_servers(tmp_path: Path) -> 
         assert {served_by(response) for response in responses} == {"one/m", "two/m"}
         assert len(one.requests) + len(two.requests) == 10
         assert min(len(one.requests), len(two.requests)) >= 3
+
+
+ALIASES = {"both": ["one/m", "two/m"], "nested": ["both", "two/x"], "single": "one/m", "other": "one/other"}
+
+
+@pytest.mark.parametrize(
+    ("models", "model", "status"),
+    [
+        (["one/*"], "both", 503),  # a client may make the first one fail: a request that it does not support
+        (["one/*"], "nested", 503),
+        (["both"], "both", 200),
+        (["one/*", "two/*"], "both", 200),
+        (None, "both", 200),
+        (["one/*"], "other", 200),
+        (["one/*"], "single", 200),
+    ],
+)
+async def test_a_key_for_one_model_of_an_alias_does_not_fall_back_to_the_others(
+    tmp_path: Path, models: list[str] | None, model: str, status: int
+) -> None:
+    """`fallbacks` are the operator's: they are for every key."""
+    sites: dict[str, Any] = {"one": Site(refusal(503)), "two": Site(completion())}
+    fallbacks = {"one/other": ["two/m"], "single": ["two/m"]}
+    async with desk(tmp_path, keys=True, aliases=ALIASES, fallbacks=fallbacks, **sites) as at:
+        response = await at.chat(model, await at.key(models=models))
+        assert response.status_code == status
+        assert len(at.sites["two"].requests) == (status == 200)

@@ -95,7 +95,7 @@ class ModelCall(Generic[T]):
         self.answer: UpstreamAnswer[T] | None = None
         self.prompt = prompt
         self._payment = payment
-        self._routes = routes
+        self._routes = routes.allowed_for(payment.origin.identity.models)
         self._open_answer = open_answer
         self._answer_bounds = answer_bounds
         self._retry = retry

@@ -43,7 +43,8 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
     `model` is the requested name; `options` are defaults by the name of the provider. `on_fallback` is called
     with the names of the route that failed and of the next one. `loads` has the loads of balanced routes, by
-    route name. `is_offered` returns whether a model of a provider may be requested.
+    route name. `is_offered` returns whether a model of a provider may be requested. `members` are the models
+    of an alias of several, by name.
     """
 
     model: str
@@ -53,6 +54,7 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     on_fallback: Callable[[str, str], None] = lambda _, __: None
     loads: Mapping[str, RouteLoad] = {}
     is_offered: Callable[[str, str], bool] = lambda _, __: True
+    members: Collection[str] = ()
 
     @classmethod
     def single(cls, provider: Provider, model: str) -> ModelRoutes:
@@ -64,6 +66,19 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     def first(self) -> Route:
         """The route that is tried first."""
         return self.routes[0]
+
+    def allowed_for(self, patterns: Sequence[str] | None) -> ModelRoutes:
+        """Return the routes without the models of an alias that a key with these patterns may not use.
+
+        All stay for a key that may use the alias by its name, and for one that may use none of them: then
+        the operator has chosen the alias, such as that of titles. So do `fallbacks`.
+        """
+        if patterns is None or not self.members or matches_any(self.model, patterns):
+            return self
+        refused = {name for name in self.members if not matches_any(name, patterns)}
+        if len(refused) == len(self.members):
+            return self
+        return replace(self, routes=[route for route in self.routes if route.name not in refused])
 
     def start_attempt(self, route: Route) -> RouteAttempt | None:
         """Count a request to a route; None for a route that is not balanced."""
@@ -141,6 +156,7 @@ class Routing:
         self._fallback_categories = frozenset(fallback_categories)
         self._listed_models = listed_models or {}
         self._cache: dict[str, tuple[Route, ...] | RouteGroup] = {}
+        self._members_cache: dict[str, Collection[str]] = {}
         self._groups: dict[str, RouteGroup] = {}
         self._loads: dict[str, RouteLoad] = {}
 
@@ -174,7 +190,19 @@ class Routing:
             on_fallback=on_fallback,
             loads=self._loads,
             is_offered=self._lists,
+            members=self._members(model) if self.aliases else (),
         )
+
+    def _members(self, model: str) -> Collection[str]:
+        """Return the names of the models of an alias; nothing for a single one."""
+        members = self._members_cache.get(model)
+        if members is None:
+            targets = [*self._expand(model, ())]
+            several = targets if len(targets) > 1 else ()
+            members = frozenset(self._route(target, requested=model).name for target in several)
+            if len(self._members_cache) < MAX_CACHED:
+                self._members_cache[model] = members
+        return members
 
     def entry_routes(self, model: str) -> Sequence[Route]:
         """Return the routes that may be tried first, even if their keys cool down. Raises NotFound."""
