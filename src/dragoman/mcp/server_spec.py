@@ -22,13 +22,15 @@ RESERVED_NAME = "hub"
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """How a server is started or reached, and what of it becomes operations. Times are in seconds.
 
-    Either `command`, a program and its arguments, or a `url`. A program gets `env`, those variables of the
-    hub that `env_from` names, and `secrets` by name; of anything else only PATH, HOME and LANG. For a `url`
-    the `secrets` are headers beside `headers`. `tools` are patterns of the names that are taken. `effects`
-    says by name or pattern what a repetition does; it goes before what the server itself says, which the
-    policy goes by only with `trust_effects`. `max_tools`
-    limits its tools, `notification_rate` what it sends unasked, `message_limit` the bytes of a message of it,
-    `stderr_limit` those of its error output that are logged each minute.
+    Either `command`, a program and its arguments, or a `url`. A program's environment is PATH, HOME and LANG
+    of the hub, the hub's variables that `env_from` names, `env`, and `secrets` by name. With a `url`, the
+    `secrets` are headers in addition to `headers`.
+
+    `tools` are patterns of the names of tools to use. `effects` maps names or patterns of tools to effects
+    and takes precedence over the server's own annotations, which the policy follows only with
+    `trust_effects`. `max_tools` limits the number of tools, `notification_rate` what the server sends
+    without a request, `message_limit` the bytes of one message, `stderr_limit` the bytes of its error output
+    that are logged each minute.
     """
 
     name: str
@@ -87,13 +89,13 @@ def is_http_url(url: str) -> bool:
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server stands. `error` is why it failed; `problems` are what was left out of it, and why.
+    """The status of a server. Times are unix seconds.
 
-    `last_error` is why it failed or was lost last, at `last_error_at`; it stays while the server starts again
-    and after. `first_error` is the first one since it was ready, if it is another.
-
-    `tools` counts its operations, `waiting` its definitions that wait for approval. `since` is in unix
-    seconds.
+    `since` is when `state` began, `error` why the server is failed or quarantined. `last_error` is why it
+    failed or was lost last, at `last_error_at`, and stays after the server is ready again. `first_error` is
+    the first error since it was ready, if that is another one. `problems` are texts about tools that were
+    left out and messages that were dropped. `tools` counts its operations, `waiting` its definitions that
+    wait for approval.
     """
 
     name: str

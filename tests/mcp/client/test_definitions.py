@@ -19,7 +19,7 @@ REASONS = {
     "name": "its name is not 1 to 128 letters",
     "GOOD": "there is a tool 'Good' already",
     "remote": "not a valid JSON Schema",
-    "big": "bytes, and at most 262,144 are taken",
+    "big": "bytes; the limit is 262,144",
     "deep": "nested more than 64 deep",
     "broken": "not a valid JSON Schema",
     "badhints": "its output schema or its annotations are not objects",

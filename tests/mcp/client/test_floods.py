@@ -52,7 +52,7 @@ async def test_what_is_above_the_rate_is_dropped_and_answers_arrive(name: str) -
         )
         assert (await here.call("lines.echo")).ok
         (problem,) = here.servers.status("lines").problems
-        assert "messages were dropped, since it sends more than 20 in 1 s" in problem
+        assert "messages were dropped, since it sent more than 20 in 1 s" in problem
         assert kind in problem
         assert here.servers.status("lines").state == "ready"
 
@@ -128,7 +128,7 @@ async def test_tools_above_the_limit_of_a_server_are_left_out() -> None:
     async with hub(spec(max_tools=2)) as here:
         (status,) = await here.servers.wait_until_started()
         assert (status.state, here.ids()) == ("ready", ["lines.echo", "lines.write"])
-        assert status.problems == ("1 tools are left out: 2 of this server are taken (`max_tools`)",)
+        assert status.problems == ("1 tools are left out: this server may have 2 (`max_tools`)",)
 
 
 def ticking(seconds: float) -> Callable[[], float]:
@@ -171,7 +171,7 @@ def test_error_output_is_logged_up_to_a_limit_each_minute_however_it_is_cut(
     text = b"".join(b"line %05d with hunter2\n" % number for number in range(1_000))
     for start in range(0, len(text), size):
         output.feed(text[start : start + size])
-    assert logged()[:2] == [f"MCP server s says: line 0000{number} with ***" for number in (0, 1)]
+    assert logged()[:2] == [f"MCP server s, stderr: line 0000{number} with ***" for number in (0, 1)]
     assert 40 <= len(logged()) <= 50
     assert "hunter2" not in "".join(logged())
     now = 61.0
@@ -179,8 +179,8 @@ def test_error_output_is_logged_up_to_a_limit_each_minute_however_it_is_cut(
     lines, later = logged()[-2:]
     assert "lines (" in lines
     assert "were dropped; 1000 bytes a minute are logged" in lines
-    assert later == "MCP server s says: later"
-    assert output.last_words.endswith("line 00999 with *** / later")
+    assert later == "MCP server s, stderr: later"
+    assert output.last_lines.endswith("line 00999 with *** / later")
 
 
 def test_a_line_without_an_end_costs_no_memory_and_its_beginning_is_logged(
@@ -191,7 +191,7 @@ def test_a_line_without_an_end_costs_no_memory_and_its_beginning_is_logged(
         output.feed(b"x" * 100_000)
     assert len(output._partial) < 20_000
     output.close()
-    assert logged() == ["MCP server s says: " + "x" * 1_999 + "…"]
+    assert logged() == ["MCP server s, stderr: " + "x" * 1_999 + "…"]
 
 
 async def test_error_output_of_a_program_is_limited_and_its_last_words_are_known(
@@ -200,6 +200,6 @@ async def test_error_output_of_a_program_is_limited_and_its_last_words_are_known
     async with hub(spec(stderr_limit=5_000)) as here:
         await here.servers.wait_until_started()
         assert (await here.call("lines.write", {"errors": ["again"] * 10, "times": 2_000})).ok
-    again = [line for line in logged() if "says: again" in line]
+    again = [line for line in logged() if "stderr: again" in line]
     assert 900 <= len(again) <= 1_100
     assert any("of its error output were dropped" in line for line in logged())

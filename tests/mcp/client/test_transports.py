@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from dragoman.mcp.client.http_transport import make_client
+from dragoman.mcp.client.large_messages import MessageBodies
 from dragoman.mcp.server_spec import ServerSpec
 from tests.ports import free_port
 from tests.providers.servers import accepting
@@ -294,3 +296,19 @@ async def test_an_aborted_call_stops_what_the_server_does_over_every_transport(
         with pytest.raises(asyncio.CancelledError):
             await task
         await see("began", "stopped")
+
+
+@pytest.mark.parametrize("status", [202, 502])
+async def test_a_body_that_nobody_uses_is_not_read_for_ever(status: int) -> None:
+    async def pour(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-type: text/plain\r\n\r\n" % status)
+        for _ in range(100):
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+
+    async with asyncio.timeout(LIMIT), accepting(pour) as port:
+        url = f"http://127.0.0.1:{port}/"
+        async with make_client(url, {}, limit=200_000, bodies=MessageBodies()) as client:
+            response = await client.post(url, json={})
+    assert (response.status_code, len(response.content)) == (status, 200_000)

@@ -113,11 +113,43 @@ async def test_the_key_goes_with_every_message() -> None:
         assert len((await client.hear())["result"]["tools"]) == 4
 
 
-@pytest.mark.parametrize(("line", "code"), [(b"{", -32700), (b"[]", -32600), (b"\xff", -32700)])
-async def test_a_line_that_is_no_message_is_answered(line: bytes, code: int) -> None:
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"{", -32700),
+        (b"[]", -32600),
+        (b"\xff", -32700),
+        (b'{"jsonrpc":"2.0","id":[1],"method":"tools/list"}', -32600),
+        (b'{"jsonrpc":"2.0","id":{},"method":"tools/list"}', -32600),
+        (b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":["x"]}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":7}', -32600),
+    ],
+)
+async def test_a_line_that_is_no_message_is_answered_and_the_next_is_read(line: bytes, code: int) -> None:
     async with served() as hub, bridged(hub.url) as client:
         client.say(line)
         assert (await client.hear())["error"]["code"] == code
+        client.say(body("tools/list", id=2, modern=True))
+        assert (await client.hear())["id"] == 2
+
+
+async def test_a_cancellation_without_a_usable_id_cancels_nothing() -> None:
+    async with served() as hub, bridged(hub.url) as client:
+        client.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [5]}})
+        client.say(body("tools/list", id=2, modern=True))
+        assert (await client.hear())["id"] == 2
+
+
+async def test_a_request_whose_id_is_in_use_can_be_cancelled() -> None:
+    async with served() as hub, bridged(hub.url) as client:
+        hang = body("tools/call", id=5, modern=True, name="hub_call", arguments=batch("time.hang"))
+        client.say(hang)
+        await asyncio.wait_for(hub.hanging.wait(), LIMIT)
+        client.say(body("tools/list", id=5, modern=True))
+        answer = await client.hear()
+        assert (answer["id"], answer["error"]["code"]) == (5, -32600)
+        client.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}})
+        await asyncio.wait_for(hub.stopped.wait(), LIMIT)
 
 
 async def test_a_hub_that_is_not_there_is_said_to_be_so() -> None:

@@ -1,5 +1,6 @@
-"""The MCP client: other MCP servers as operations of the hub. A slow or failed server delays neither the hub
-nor the others.
+"""The MCP client: other MCP servers as operations of the hub.
+
+A slow or failed server delays neither the hub nor the other servers.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class McpClient:
     ) -> None:
         self._specs = tuple(specs)
         self._pin_store = MemoryPinStore() if pin_store is None else pin_store
-        self._servers: dict[str, RemoteServer] = {}  # by small-letter name
-        self._unusable: dict[str, ServerStatus] = {}  # likewise
+        self._servers: dict[str, RemoteServer] = {}  # by name in lower case
+        self._unusable: dict[str, ServerStatus] = {}  # without a valid spec, by name in lower case
         self._stopping: set[asyncio.Task[None]] = set()
         self._clock = clock
         self._watchdog = Watchdog()
@@ -67,8 +68,8 @@ class McpClient:
 
     async def close(self) -> None:
         """Stop all servers concurrently. Their processes have ended when this returns."""
-        leaving = [self._stop_server(key) for key in list(self._servers)]
-        await asyncio.gather(*leaving, *self._stopping)
+        stopping = [self._stop_server(key) for key in list(self._servers)]
+        await asyncio.gather(*stopping, *self._stopping)
         await self._watchdog.close()
 
     def add(self, spec: ServerSpec) -> ServerStatus:
@@ -106,12 +107,12 @@ class McpClient:
         """Replace all servers with these; one whose spec is unchanged stays connected."""
         self._unusable.clear()
         wanted = {spec.name.lower(): spec for spec in specs}
-        gone = [key for key, remote in self._servers.items() if wanted.get(key) != remote.spec]
-        leaving = {key: self._stop_server(key) for key in gone}
+        replaced = [key for key, remote in self._servers.items() if wanted.get(key) != remote.spec]
+        stopping = {key: self._stop_server(key) for key in replaced}
         for key, spec in wanted.items():
             if key not in self._servers:
-                self._start_server(spec, after=leaving.get(key))
-        await asyncio.gather(*leaving.values())
+                self._start_server(spec, after=stopping.get(key))
+        await asyncio.gather(*stopping.values())
 
     def list(self) -> Sequence[ServerStatus]:
         """Return the status of each server, by name."""
@@ -120,11 +121,11 @@ class McpClient:
 
     def status(self, name: str) -> ServerStatus:
         """Return the status of a server. Raises NotFound."""
-        left_out = self._unusable.get(name.lower())
-        return self._find(name).status() if left_out is None else left_out
+        unusable = self._unusable.get(name.lower())
+        return self._find(name).status() if unusable is None else unusable
 
     def recent_lines(self, name: str) -> Sequence[tuple[float, str]]:
-        """Return the last lines of a server's error output, with their times. Raises NotFound."""
+        """Return the last lines of a server's error output as (unix time, line). Raises NotFound."""
         return [] if name.lower() in self._unusable else self._find(name).recent_lines.list()
 
     def reconnect(self, name: str) -> ServerStatus:
@@ -150,10 +151,10 @@ class McpClient:
     async def approve(
         self, name: str, tools: Sequence[str] | Mapping[str, str] | None = None, *, by: str
     ) -> Sequence[str]:
-        """Approve of definitions that wait, all or these; they become operations. Gives their names.
+        """Approve all pending definitions of a server, or these `tools`. Return the names of the approved.
 
-        Name the hashes that `changes` showed, `{tool: hash}`, so that nothing is approved that nobody saw:
-        Conflict when one has changed since. NotFound when there is nothing of that name to approve.
+        With `{tool: hash}` of what `changes` returned, only what was reviewed is approved: Conflict is
+        raised if one has changed since. Raises NotFound if no definition of that name is pending.
         """
         return await self._find(name).offered_tools.approve(tools, by=by)
 
@@ -173,10 +174,10 @@ class McpClient:
 
     def _stop_server(self, key: str) -> asyncio.Task[None]:
         """Stop a server. The task ends when its process has ended."""
-        leaving = asyncio.create_task(self._servers.pop(key).stop())
-        self._stopping.add(leaving)
-        leaving.add_done_callback(self._stopping.discard)
-        return leaving
+        stop = asyncio.create_task(self._servers.pop(key).stop())
+        self._stopping.add(stop)
+        stop.add_done_callback(self._stopping.discard)
+        return stop
 
     def _note_change(self) -> None:
         self.on_change()
@@ -186,6 +187,6 @@ class McpClient:
         if remote is None:
             names = ", ".join(each.name for each in self.list())
             raise NotFound(
-                f"there is no MCP server {name[:100]!r}", hint=f"there is {names}" if names else None
+                f"there is no MCP server {name[:100]!r}", hint=f"the servers are: {names}" if names else None
             )
         return remote

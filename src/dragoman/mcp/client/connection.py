@@ -56,22 +56,22 @@ MAX_LISTED = 1_000  # resources, templates and prompts that an operation lists
 MAX_LIST_SIZE = 64_000_000  # bytes of the pages of a list
 TOO_LONG = f"tools are left out: their list has more than {MAX_PAGES} pages, or {MAX_LIST_SIZE:,} bytes"
 MAX_QUESTIONS = 10  # questions that the error of a call lists
-PROBE_SECONDS = 3.0  # for a server to list its resources, or its prompts, while it is connected
+PROBE_SECONDS = 3.0  # for a server to list its resources, or its prompts, when it is connected
 QUESTION_SECONDS = 2.0  # for a server to end a call whose question was refused
-RELISTEN_SECONDS = 5.0  # before changes are listened for again
+RELISTEN_SECONDS = 5.0  # after a stream of reported changes ended, before another is opened
 CLIENT_IMPLEMENTATION = types.Implementation(name="dragoman", version="1")
 SESSION_TERMINATED = "Session terminated"  # what the SDK says when an HTTP session is gone
 
 
 class UncheckedSession(ClientSession):
-    """The SDK's session. Results are checked by the hub, and pass the SDK empty."""
+    """The SDK's session, without its checks of results: the hub makes them, and gives the SDK empty ones."""
 
     async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
         """Accept the result. The SDK would list all tools again for a tool that it has not been shown."""
 
 
 class ActiveCall(msgspec.Struct):
-    """A running call: what its server asked for meanwhile, and its timeout."""
+    """A running call: its timeout, and what its server has asked the client for meanwhile."""
 
     timeout: asyncio.Timeout
     questions: list[str]
@@ -120,15 +120,15 @@ class McpConnection:
 
     async def definitions(self) -> DefinitionList:
         """Return everything that the server offers. Raises CallError if it does not answer."""
-        can = self._session.server_capabilities or types.ServerCapabilities()
-        tools, is_whole = await self._list_tools() if can.tools is not None else ([], True)
+        declared = self._session.server_capabilities or types.ServerCapabilities()
+        tools, is_whole = await self._list_tools() if declared.tools is not None else ([], True)
         extras = [
-            *(resource_operations() if can.resources and await self._has_resources() else ()),
-            *(prompt_operations() if can.prompts and await self._has_prompts() else ()),
+            *(resource_operations() if declared.resources and await self._has_resources() else ()),
+            *(prompt_operations() if declared.prompts and await self._has_prompts() else ()),
         ]
         parsed = await offload(measure(tools), partial(parse_tools, tools, limit=self._max_tools))
-        cut = () if is_whole else (TOO_LONG,)
-        return merge(replace(parsed, problems=(*parsed.problems, *cut)), extras)
+        problems = parsed.problems if is_whole else (*parsed.problems, TOO_LONG)
+        return merge(replace(parsed, problems=problems), extras)
 
     async def _has_resources(self) -> bool:
         """Return whether a resource or template is listed. SDKs declare the capability without any, too."""
@@ -152,33 +152,35 @@ class McpConnection:
         return bool(getattr(page, field) or self._take_raw(page, []) or page.next_cursor)
 
     def _take_raw(self, result: Any, default: Any) -> Any:
-        """Return what has passed the SDK's checks beside a result; see `sdk_filter.py`."""
+        """Return the part of a result that was kept out of the SDK's checks; see `sdk_filter.py`."""
         return self._bodies.take((result.meta or {}).get(RAW_KEY, default))
 
     async def call(self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context) -> Any:
-        """Return the server's result. Raises Unavailable if the server was not reached, CallUncertain if the
-        connection was lost meanwhile, else CallError.
+        """Return the server's result.
+
+        Raises Unavailable if the server was not reached, CallUncertain if the connection was lost during the
+        call, and CallError for errors of the server and requests for input.
         """
         async with asyncio.timeout(None) as limit:
-            inquiry = ActiveCall(limit, [])
-            self._active_calls.append(inquiry)
+            active = ActiveCall(limit, [])
+            self._active_calls.append(active)
             try:
                 return await self._dispatch(definition, input, context=context)
             except asyncio.CancelledError:
                 if limit.expired():
-                    raise question_error(inquiry.questions) from None
+                    raise question_error(active.questions) from None
                 raise
             except CallError as error:
-                if inquiry.questions and not isinstance(error, CallUncertain):
-                    raise question_error(inquiry.questions) from error
+                if active.questions and not isinstance(error, CallUncertain):
+                    raise question_error(active.questions) from error
                 raise
             finally:
-                self._active_calls.remove(inquiry)
+                self._active_calls.remove(active)
 
     async def negotiate(self, session: ClientSession, *, modern: bool) -> None:
         """Negotiate the protocol revision, the newest first if `modern`.
 
-        A program that reads lines may be lost at an unknown request, so it is greeted in the older way first.
+        A program may exit at a request that it does not know, so it gets the older `initialize` first.
         """
         self._session = session
         first, second = (
@@ -208,8 +210,8 @@ class McpConnection:
         """Read reported changes until the stream ends; the sanitizer passes them on."""
         async with listen(
             self._session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
-        ) as heard:
-            async for _ in heard:
+        ) as changes:
+            async for _ in changes:
                 pass
 
     async def _list_tools(self) -> tuple[Sequence[Any], bool]:
@@ -218,10 +220,12 @@ class McpConnection:
     async def _list_pages(
         self, request: Callable[..., Awaitable[Any]], *, limit: int = MAX_LISTED
     ) -> tuple[list[Any], bool]:
-        """Return the entries of a list's pages until there are more than `limit`, and whether it was read to
-        its end: a server may continue for ever.
+        """Return the entries of a list, page by page, and False if pages were left out.
+
+        Reading ends after the page that exceeds `limit`, and at MAX_PAGES or MAX_LIST_SIZE, since a server
+        may continue for ever.
         """
-        found: list[Any] = []
+        listed: list[Any] = []
         cursor: str | None = None
         size = 0
         for _ in range(MAX_PAGES):
@@ -229,14 +233,14 @@ class McpConnection:
             page = await self._request(request(params=params))
             require_complete(page)
             entries = self._take_raw(page, [])
-            found += entries
+            listed += entries
             size += measure(entries)
-            if not page.next_cursor or page.next_cursor == cursor or len(found) > limit:
-                return found, True
+            if not page.next_cursor or page.next_cursor == cursor or len(listed) > limit:
+                return listed, True
             if size > MAX_LIST_SIZE:
-                return found, False
+                return listed, False
             cursor = page.next_cursor
-        return found, False
+        return listed, False
 
     async def _dispatch(
         self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context
@@ -262,12 +266,12 @@ class McpConnection:
                 return prompt_value(answer_json(await self._request(get)))
 
     async def _call_tool(self, name: str, input: Mapping[str, Any], *, context: Context) -> Any:
-        async def progressed(*values: Any) -> None:
+        async def report_progress(*values: Any) -> None:
             progress, total, message = values
             text = None if message is None else sanitize_text(self._redactor(message), 500)
             context.progress({"progress": progress, "total": total, "message": text})
 
-        hear: Any = progressed
+        on_progress: Any = report_progress
         size = measure(input)
 
         async def call() -> Any:
@@ -275,7 +279,7 @@ class McpConnection:
             if size > SMALL:
                 arguments = await offload(size, partial(self._bodies.refer, input))
             return await self._session.call_tool(
-                name, arguments, progress_callback=hear, allow_input_required=True
+                name, arguments, progress_callback=on_progress, allow_input_required=True
             )
 
         try:
@@ -310,31 +314,31 @@ class McpConnection:
 
     async def _hub_error(self, error: MCPError) -> CallError | Unavailable:
         message = sanitize_text(self._redactor(error.message), 1_000)
-        whose = f"MCP server {self._name!r}"
+        server = f"MCP server {self._name!r}"
         if error.code == UNREACHABLE or message == SESSION_TERMINATED:
             self.sanitizer.closed.set()
-            return Unavailable(f"{whose} was not reached: {message}")
+            return Unavailable(f"{server} was not reached: {message}")
         if error.code in (types.CONNECTION_CLOSED, CONNECTION_LOST):
             if "SSEError" in message or "SSE stream failed" in message:
-                return CallError(f"{whose} sent an answer that cannot be used: {message}")
-            how = message if self.exit_report is None else await self.exit_report()
-            return CallUncertain(f"{whose} was lost during the call: {how}")
+                return CallError(f"{server} sent an answer that cannot be used: {message}")
+            reason = message if self.exit_report is None else await self.exit_report()
+            return CallUncertain(f"{server} was lost during the call: {reason}")
         if error.code == TOO_LARGE:
-            return CallError(f"{whose}: {message}", hint="ask for less at a time")
-        failure = CallError(f"{whose}: {message}")
+            return CallError(f"{server}: {message}", hint="ask for less at a time")
+        failure = CallError(f"{server}: {message}")
         if error.code == types.HEADER_MISMATCH:
             failure.code = "header_mismatch"
         return failure
 
     def _record_question(self, method: str, params: Any) -> None:
-        """Record a request of the server that was refused. Its call is certain only if a single one is
-        active.
+        """Record a refused request of the server with each active call: nothing says which it belongs to.
 
-        A call continues without the client's folders; one that asks for more than these has a moment to end.
+        If only one call is active, it has QUESTION_SECONDS to end without an answer. A refusal of the
+        client's folders (`roots/list`) ends no call.
         """
-        for inquiry in self._active_calls:
-            if len(inquiry.questions) < MAX_QUESTIONS:
-                inquiry.questions.append(describe_question(method, params))
+        for active in self._active_calls:
+            if len(active.questions) < MAX_QUESTIONS:
+                active.questions.append(describe_question(method, params))
         if (
             method != "roots/list"
             and len(self._active_calls) == 1

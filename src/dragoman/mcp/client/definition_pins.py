@@ -18,8 +18,8 @@ from dragoman.store.mcp_servers import DefinitionPin
 class DefinitionChange(msgspec.Struct, frozen=True, kw_only=True):
     """A definition that waits for approval: `new` to this hub, or `changed` since it was approved.
 
-    `definition_diff` shows old against new in lines; characters that cannot be seen are spelled out in it.
-    `hash` names the very definition that is shown.
+    `diff` compares the lines of `old` and `new`, with invisible characters spelled out. `hash` is that of
+    the definition shown, for approving exactly this one.
     """
 
     server: str
@@ -32,7 +32,7 @@ class DefinitionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PinDecision(msgspec.Struct, frozen=True):
-    """Which definitions may be used, which wait for approval, and which the trust rule pins at once."""
+    """Definitions that may be used, those that wait for approval, and those that `trust` pins at once."""
 
     approved: tuple[ToolDefinition, ...]
     pending: tuple[ToolDefinition, ...]
@@ -44,13 +44,13 @@ def check_pins(
 ) -> PinDecision:
     """Compare what a server offers with what was approved.
 
-    `always` takes everything; `first` takes all of a server of which nothing is pinned yet, and afterwards
-    only what is pinned and unchanged; `ask` only the latter.
+    `always` approves everything; `first` approves everything while nothing of the server is pinned, and
+    afterwards, like `ask`, only what is pinned and unchanged.
     """
-    strange = tuple(each for each in definitions if not is_pinned(each, pins))
+    unpinned = tuple(each for each in definitions if not is_pinned(each, pins))
     if trust == "always" or (trust == "first" and not pins):
-        return PinDecision(tuple(definitions), (), strange)
-    return PinDecision(tuple(each for each in definitions if is_pinned(each, pins)), strange, ())
+        return PinDecision(tuple(definitions), (), unpinned)
+    return PinDecision(tuple(each for each in definitions if is_pinned(each, pins)), unpinned, ())
 
 
 def is_pinned(definition: ToolDefinition, pins: Mapping[str, DefinitionPin]) -> bool:
@@ -59,22 +59,22 @@ def is_pinned(definition: ToolDefinition, pins: Mapping[str, DefinitionPin]) -> 
 
 
 def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition]:
-    """Return the pinned definitions. A damaged one is left out, and so waits for approval."""
-    found = []
+    """Return the pinned definitions. One that cannot be decoded is left out, and so waits for approval."""
+    definitions = []
     for pin in pins:
         try:
             definition = msgspec.json.decode(pin.body, type=ToolDefinition)
         except DECODE_ERRORS:
             continue
-        _ = definition.hash  # made here, which may be in a thread
-        found.append(definition)
-    return found
+        _ = definition.hash  # computed here, which may be in a thread
+        definitions.append(definition)
+    return definitions
 
 
 def definition_change(
     definition: ToolDefinition, pin: DefinitionPin | None, *, server: str
 ) -> DefinitionChange:
-    """Return the change that is shown to whoever approves it."""
+    """Return the change between a pin, if there is one, and a definition, to be reviewed."""
     old = json.loads(pin.body) if pin is not None else None
     new = json.loads(definition.body)
     return DefinitionChange(

@@ -43,16 +43,16 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class DefinitionList(msgspec.Struct, frozen=True):
-    """What a server offers, and the problems of what was left out."""
+    """What a server offers, and a text for each thing that was left out and why."""
 
     definitions: tuple[ToolDefinition, ...] = ()
     problems: tuple[str, ...] = ()
 
 
 def parse_tools(tools: Sequence[Any], *, limit: int = MAX_TOOLS) -> DefinitionList:
-    """Parse the tools of a `tools/list`, each on its own. Of tools with the same name, take the first.
+    """Parse the tools of a `tools/list`; an invalid one is left out. Of tools with one name, take the first.
 
-    Their hashes are made as well, so that the event loop need not make them.
+    Their hashes are computed here too, since this may run in a thread.
     """
     found: dict[str, ToolDefinition] = {}
     problems: list[str] = []
@@ -64,7 +64,7 @@ def parse_tools(tools: Sequence[Any], *, limit: int = MAX_TOOLS) -> DefinitionLi
             found[tool["name"].lower()] = parse_tool(tool)
     if len(tools) > limit:
         problems.append(
-            f"{len(tools) - limit} tools are left out: {limit} of this server are taken (`max_tools`)"
+            f"{len(tools) - limit} tools are left out: this server may have {limit} (`max_tools`)"
         )
     return DefinitionList(tuple(found.values()), tuple(problems))
 
@@ -110,7 +110,7 @@ def size_problem(tool: Mapping[str, Any]) -> str | None:
         return f"it is nested more than {MAX_DEPTH} deep"
     size = len(msgspec.json.encode(tool))
     return (
-        f"it has {size:,} bytes, and at most {MAX_DEFINITION_BYTES:,} are taken"
+        f"it has {size:,} bytes; the limit is {MAX_DEFINITION_BYTES:,}"
         if size > MAX_DEFINITION_BYTES
         else None
     )
@@ -184,9 +184,9 @@ def merge(tools: DefinitionList, extras: Sequence[ToolDefinition]) -> Definition
     """Add resource and prompt operations to the tools; a tool takes precedence over one of its name."""
     names = {tool.name.lower() for tool in tools.definitions}
     added = [extra for extra in extras if extra.name not in names]
-    lost = [
+    problems = [
         f"{extra.name} of this server is left out: a tool has this name"
         for extra in extras
         if extra.name in names
     ]
-    return DefinitionList((*tools.definitions, *added), (*tools.problems, *lost))
+    return DefinitionList((*tools.definitions, *added), (*tools.problems, *problems))

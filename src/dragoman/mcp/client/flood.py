@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 BURST_SECONDS = 10.0  # seconds of the rate that may come at once
 PAUSE_SECONDS = 0.05
-PAUSE_COST = 2_000  # dropped lines between two pauses; a decoded message costs as much as DECODED_COST lines
-DECODED_COST = 25
-LINE_BYTES = 100  # bytes of a line that cost as much as the line itself
-FLOOD_FACTOR = 5  # times the rate, at which a server is quarantined
-GAP_SECONDS = 2.0  # without a drop, after which a flood is over
+PAUSE_COST = 2_000  # cost of dropped messages between two pauses; a line costs 1
+DECODED_COST = 25  # cost of a dropped message that was decoded already
+LINE_BYTES = 100  # bytes of a line that add 1 to its cost
+FLOOD_FACTOR = 5  # a server that sends so many times its rate is quarantined
+GAP_SECONDS = 2.0  # a flood is over after so long without a dropped message
 REPORT_SECONDS = 60.0
 
 
@@ -68,12 +68,12 @@ class FloodMeter:
 
     @property
     def summary(self) -> str | None:
-        """What was dropped of the server since it was started; None if nothing."""
+        """A text about what was dropped since the server was started; None if nothing was."""
         if not self._dropped:
             return None
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in self._dropped.most_common(3))
         rate = f"{self._limits.rate.calls:,} in {self._limits.rate.seconds:g} s"
-        return f"{self._dropped.total():,} messages were dropped, since it sends more than {rate}: {kinds}"
+        return f"{self._dropped.total():,} messages were dropped, since it sent more than {rate}: {kinds}"
 
     def is_exhausted(self) -> bool:
         """Return whether the next unrequested message is above the rate."""
@@ -150,8 +150,8 @@ class ErrorOutput:
         self._last_lines: deque[str] = deque(maxlen=LAST_LINE_COUNT)
 
     @property
-    def last_words(self) -> str:
-        """The last lines, with secrets redacted."""
+    def last_lines(self) -> str:
+        """The last lines, separated by ` / `, with secrets redacted."""
         return sanitize_text(" / ".join(self._last_lines), 500)
 
     def feed(self, data: bytes) -> bool:
@@ -164,13 +164,13 @@ class ErrorOutput:
             lines[0], self._partial = self._partial + lines[0], b""
         if len(self._partial) < MAX_LINE_BYTES:
             self._partial += rest[:MAX_LINE_BYTES]
-        self._take([line for line in lines if line.strip()])
+        self._log_lines([line for line in lines if line.strip()])
         return self._logged >= self._limit
 
     def close(self) -> None:
-        """Take the last line, and report what was dropped."""
+        """Log the unfinished last line, and report what was dropped."""
         last, self._partial = self._partial, b""
-        self._take([last] if last.strip() else [])
+        self._log_lines([last] if last.strip() else [])
         self.report_dropped()
 
     def report_dropped(self) -> None:
@@ -186,18 +186,18 @@ class ErrorOutput:
             )
         self._dropped_lines = self._dropped_bytes = 0
 
-    def _take(self, lines: Sequence[bytes]) -> None:
+    def _log_lines(self, lines: Sequence[bytes]) -> None:
         for index, line in enumerate(lines):
             if self._logged >= self._limit:
                 self._drop(lines[index:])
                 return
             self._logged += len(line)
-            words = self._clean(line)
-            if words:
-                self._last_lines.append(words)
-                log.info("MCP server %s says: %s", self._name, words)
+            text = self._clean(line)
+            if text:
+                self._last_lines.append(text)
+                log.info("MCP server %s, stderr: %s", self._name, text)
                 if self._recent is not None:
-                    self._recent.add(words)
+                    self._recent.add(text)
 
     def _drop(self, lines: Sequence[bytes]) -> None:
         self._dropped_lines += len(lines)

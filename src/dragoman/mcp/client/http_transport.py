@@ -1,8 +1,8 @@
 """HTTP transport for the MCP SDK that limits the size of responses and isolates broken ones.
 
-The SDK parses responses itself. What it cannot decode (a lone surrogate) is mended here, before it sees it; a
-JSON body that answers another request, which it would drop, becomes the error of the request. Large messages
-are decoded here, and the SDK gets references to what is in them (`large_messages.py`).
+The SDK parses responses itself. Lone surrogates, which it cannot decode, are replaced here first; a JSON body
+with the id of another request, which it would drop, becomes the error of the request. Large messages are
+decoded here, and the SDK gets references to their contents (`large_messages.py`).
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from dragoman.mcp.client.jsonrpc import MAX_DEPTH, PARSE_ERROR, TOO_MANY, has_to
 from dragoman.mcp.client.large_messages import EVENT_ENDS, MessageBodies, mend_line, mend_lines
 from dragoman.offload import offload
 
-CONNECTION_LOST = -32050  # our own codes, where JSON-RPC leaves room: it was sent, and no answer came
-UNREACHABLE = -32051  # it was not sent
-TOO_LARGE = -32052
+# Error codes of the hub, in JSON-RPC's range for implementations.
+CONNECTION_LOST = -32050  # the request was sent, and no response came
+UNREACHABLE = -32051  # the request was not sent
+TOO_LARGE = -32052  # the response is above a limit
 
 SOCKET_SECONDS = 15.0
-NOTIFICATION_SECONDS = 3.0  # notices are sent one by one, and one that hangs holds up the next request
+NOTIFICATION_SECONDS = 3.0  # the SDK sends notifications one by one; one that hangs delays the next request
 TOOLS_LIST_METHOD = b'"method":"tools/list"'
 NOTIFICATION_METHOD = b'"method":"notifications/'
 JSON_TYPE, SSE_TYPE = "application/json", "text/event-stream"
 NOT_JSON = "its response is not valid JSON"
-LONGEST_END = 2  # bytes before the one that completes an end
+LONGEST_END = 2  # bytes of the longest of EVENT_ENDS without its last byte
 
 
 class BoundedHttpTransport(httpx2.AsyncBaseTransport):
     """A transport for the SDK whose responses have at most `limit` bytes each.
 
-    JSON is read whole here, so that a connection that breaks in the middle of it is the failure of that
-    request; left to the SDK it would end all others too. Lists of tools lose what is nested too deep to read.
+    JSON is read whole here, so that a connection that breaks in the middle of it fails only that request; in
+    the SDK it would end all others too. Parts of a list of tools that are nested too deep are left out. Of
+    bodies that are neither JSON nor events, only the first `limit` bytes are read.
     """
 
     def __init__(self, url: str, *, limit: int, bodies: MessageBodies) -> None:
@@ -68,10 +70,13 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
         is_tools_list, is_json = TOOLS_LIST_METHOD in request, content_type.startswith(JSON_TYPE)
         headers = [each for each in response.headers.multi_items() if each[0].lower() not in FRAMING_HEADERS]
         if not (is_json or is_tools_list):
-            if not content_type.startswith(SSE_TYPE):
-                return response
-            events = MendedEvents(response, limit=self._limit, bodies=self._bodies)
-            return httpx2.Response(response.status_code, headers=headers, stream=events)
+            is_events = content_type.startswith(SSE_TYPE)
+            stream: httpx2.AsyncByteStream = (
+                MendedEvents(response, limit=self._limit, bodies=self._bodies)
+                if is_events
+                else TruncatedBody(response, limit=self._limit)
+            )
+            return httpx2.Response(response.status_code, headers=headers, stream=stream)
         body = await self._read_body(response)
         if body is None:
             return error_response(TOO_LARGE, too_large_message(self._limit))
@@ -93,19 +98,38 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
     async def _read_body(self, response: httpx2.Response) -> bytes | None:
         """Return the whole body; None if it is above the limit."""
         try:
-            pieces, size = [], 0
-            async for piece in body_chunks(response):
-                size += len(piece)
+            chunks, size = [], 0
+            async for chunk in body_chunks(response):
+                size += len(chunk)
                 if size > self._limit:
                     return None
-                pieces.append(piece)
+                chunks.append(chunk)
         finally:
             await response.aclose()
-        return b"".join(pieces)
+        return b"".join(chunks)
+
+
+class TruncatedBody(httpx2.AsyncByteStream):
+    """The first `limit` bytes of a body. Nobody uses it, but the SDK reads some to their end."""
+
+    def __init__(self, response: httpx2.Response, *, limit: int) -> None:
+        self._response = response
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._limit
+        async for chunk in body_chunks(self._response):
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
 
 
 class MendedEvents(httpx2.AsyncByteStream):
-    """The events of a stream, each without lone surrogates, and short ones for large ones.
+    """The events of a stream, without lone surrogates; a large event is replaced by a short one.
 
     An event is sent on when it has ended, or when it is longer than `limit` bytes, which the SDK refuses.
     """
@@ -167,7 +191,7 @@ def with_body(request: httpx2.Request, body: bytes | None) -> httpx2.Request:
 
 
 class RpcMessageHead(msgspec.Struct):
-    """What tells which request a message answers."""
+    """The fields of a message that show which request it answers."""
 
     id: Any = None
     method: str | msgspec.UnsetType = msgspec.UNSET
@@ -178,7 +202,10 @@ _head_decoder = msgspec.json.Decoder(RpcMessageHead)
 
 
 def decode_head(body: bytes) -> RpcMessageHead | None:
-    """Return the head of a JSON-RPC message; None if it is none, as the SDK then says. Raises DecodeError."""
+    """Return the head of a JSON-RPC message; None if it is not one, which the SDK then reports.
+
+    Raises DecodeError if it is not JSON.
+    """
     try:
         return decode_json(body, _head_decoder) if body else None
     except (msgspec.ValidationError, RecursionError):
@@ -186,10 +213,10 @@ def decode_head(body: bytes) -> RpcMessageHead | None:
 
 
 def check_answer(body: bytes, request: bytes) -> bool | str:
-    """Return whether a JSON body names the request that it answers, or why it cannot be the response to it.
+    """Return True if a JSON body may answer the request, False for an error without an id, else the problem.
 
-    It is False for an error without an id. The SDK would drop a message that names no pending request, and
-    the request would wait for another until its timeout.
+    The SDK would drop a message with the id of no active request, and the request would wait until its
+    timeout.
     """
     sent = decode_head(request)
     if sent is None or sent.id is None:
@@ -219,8 +246,8 @@ def too_large_message(limit: int) -> str:
 
 async def body_chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
     """Yield the decompressed body in chunks, so that a decompression bomb is noticed as it grows."""
-    async for piece in response.aiter_bytes():
-        yield piece
+    async for chunk in response.aiter_bytes():
+        yield chunk
 
 
 def error_response(code: int, message: str) -> httpx2.Response:

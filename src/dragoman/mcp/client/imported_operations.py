@@ -20,7 +20,7 @@ from dragoman.operations.sanitize import sanitize_schema
 
 
 class RemoteCall(msgspec.Struct, frozen=True):
-    """A call of a definition with an input. `effect` is that of a repeated call."""
+    """A call of a definition with an input. `effect` decides whether a lost call may be repeated."""
 
     definition: ToolDefinition
     effect: Effect
@@ -89,9 +89,9 @@ def configured_effect(definition: ToolDefinition, spec: ServerSpec) -> Effect | 
 
 
 def provider_name(spec: ServerSpec) -> str:
-    """Return the server as approvals name it: another program or address of the same name is another one."""
-    place = msgspec.json.encode([spec.command, spec.url])
-    return f"mcp:{spec.name}:{hashlib.sha256(place).hexdigest()[:16]}"
+    """Return the id of the server in approvals. Another program or URL under the same name has another id."""
+    source = msgspec.json.encode([spec.command, spec.url])
+    return f"mcp:{spec.name}:{hashlib.sha256(source).hexdigest()[:16]}"
 
 
 def select_definitions(definitions: Iterable[ToolDefinition], spec: ServerSpec) -> dict[str, ToolDefinition]:

@@ -20,7 +20,7 @@ from dragoman.offload import offload
 
 PARSE_ERROR = -32700  # JSON-RPC's parse error
 MAX_DEPTH = 128
-MAX_VALUES = 400_000  # a list of 10,000 tools with 20 fields each has as many
+MAX_VALUES = 400_000  # as many as a list of 10,000 tools with 20 fields each has
 TOO_MANY = f"has more than {MAX_VALUES:,} JSON values and names, the limit"
 ID_SEARCH_BYTES = 400  # bytes at either end of a message in which its id is looked for
 ID_PATTERN = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([\w-]{1,64})")')
@@ -103,7 +103,7 @@ def deep_message(item: Any) -> SessionMessage | UnreadableMessage:
 
 
 def unreadable(line: bytes) -> SessionMessage | UnreadableMessage:
-    """Return what stands for a line that is not JSON: the error of the request that it answers, if any."""
+    """Return the error of the request that a line seems to answer, which is not JSON; else the problem."""
     problem = error_for_unreadable(line, "its response is not valid JSON")
     return problem or UnreadableMessage("it is not valid JSON")
 

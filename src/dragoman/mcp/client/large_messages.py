@@ -1,7 +1,7 @@
 """Large messages of Streamable HTTP, decoded and encoded beside the event loop.
 
-The SDK decodes and encodes all that it receives and sends in the event loop. So what is in a large message
-waits here, and a reference to it goes through the SDK in its place, in both directions.
+The SDK decodes and encodes messages in the event loop. So the contents of a large message are kept here, and
+the SDK gets a reference to them instead, in both directions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dragoman.large_json import SMALL, encode_large
 from dragoman.mcp.client.jsonrpc import PARSE_ERROR, UnreadableMessage, parse_messages
 
 REFERENCE = "dragoman/body"
-MAX_BODIES = 64  # more than are under way: of messages that the SDK has dropped
-MAX_ERROR_TEXT = 10_000  # characters of the message of an error; more is shown nowhere
+MAX_BODIES = 64  # the oldest above it are dropped: those of messages that the SDK has ignored
+MAX_ERROR_TEXT = 10_000  # characters of the message of an error; nothing shows more
 SEVERAL = "its response is several messages in one"
 MAX_INLINE = 1_000  # characters of an argument that the SDK gets in a large request: headers may repeat it
 EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
@@ -28,13 +28,13 @@ _REFERENCE_PATTERN = re.compile(rb'"%s"\s*:\s*"([0-9a-f]{32})"' % REFERENCE.enco
 
 
 class MessageBodies:
-    """What is in the large messages of one connection. Each is taken once; any thread may put one here."""
+    """The contents of the large messages of one connection. Each is taken once. Thread-safe."""
 
     def __init__(self) -> None:
         self._bodies: dict[str, Any] = {}
 
     def put(self, body: Any) -> dict[str, Any]:
-        """Keep what is in a message; return the reference to it."""
+        """Store the contents of a message; return the reference to them."""
         key = secrets.token_hex(16)
         self._bodies[key] = body
         if len(self._bodies) > MAX_BODIES:
@@ -42,12 +42,12 @@ class MessageBodies:
         return {REFERENCE: key}
 
     def take(self, value: Any) -> Any:
-        """Return what a reference stands for, and any other value as it is."""
+        """Return the contents that a reference names, and any other value unchanged."""
         key = value.get(REFERENCE) if isinstance(value, dict) and len(value) == 1 else None
         return self._bodies.pop(key, value) if isinstance(key, str) else value
 
     def refer(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return short arguments that stand for large ones, in any thread; see `fill_in`."""
+        """Return arguments in which a reference replaces the large ones, until `fill_in`. Thread-safe."""
         inline = {name: value for name, value in arguments.items() if is_short(value)}
         rest = {name: value for name, value in arguments.items() if name not in inline}
         return {**inline, **self.put(encode_large(rest)[1:-1])} if rest else inline
@@ -61,7 +61,7 @@ class MessageBodies:
         return b"".join([raw[: found.start()], body, raw[found.end() :]])
 
     def shorten(self, raw: bytes) -> bytes:
-        """Return the JSON of a short message that stands for a large one. An unreadable one: an error."""
+        """Return the JSON of a message with a reference to its contents; of an unreadable one, an error."""
         messages = list(parse_messages(raw))
         if len(messages) != 1 or isinstance(messages[0], UnreadableMessage):
             first = messages[0] if messages else None
@@ -79,14 +79,14 @@ class MessageBodies:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
     def shorten_events(self, text: bytes) -> bytes:
-        """Return server-sent events, each of which ends in the text, with short ones for large ones."""
+        """Return whole server-sent events, with references in large ones."""
         return b"".join(
             self._shorten_event(event) if len(event) > SMALL else mend_lines(event)
             for event in split_events(text)
         )
 
     def _shorten_event(self, event: bytes) -> bytes:
-        """Return a short event for a large one; what is not a message stays as it is."""
+        """Return an event with a reference to its contents; one that is not a message stays as it is."""
         data: list[bytes] = []
         others: list[bytes] = []
         for line in split_lines(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
@@ -109,19 +109,19 @@ def is_short(value: Any) -> bool:
 def split_events(text: bytes) -> Iterator[bytes]:
     """Yield the events of a text, each with the blank line that ends it."""
     start = 0
-    found = dict.fromkeys(EVENT_ENDS, -1)  # where each kind of end is next
+    next_ends = dict.fromkeys(EVENT_ENDS, -1)  # the position after the next end of each kind
     while start < len(text):
-        for end, at in found.items():
-            if at <= start:
+        for end, next_end in next_ends.items():
+            if next_end <= start:
                 position = text.find(end, start)
-                found[end] = position + len(end) if position >= 0 else len(text)
-        first = min(found.values())
+                next_ends[end] = position + len(end) if position >= 0 else len(text)
+        first = min(next_ends.values())
         yield text[start:first]
         start = first
 
 
 def split_lines(text: bytes) -> Iterator[bytes]:
-    """Yield the lines of a text; `splitlines` is one long call."""
+    """Yield the lines of a text. Unlike `splitlines`, other threads can run between two lines."""
     start = 0
     while (end := text.find(b"\n", start)) >= 0:
         yield text[start:end]

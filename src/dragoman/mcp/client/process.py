@@ -1,7 +1,7 @@
 """MCP servers as child processes. They, and all processes that they started, end with the connection.
 
-Each has a process group that is ended whole, and a mark in its environment, by which that is found which has
-left the group.
+Each runs in a process group of its own, which is killed as a whole. A mark in its environment finds processes
+that have left the group.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from dragoman.redaction import Redactor
 log = logging.getLogger(__name__)
 
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG")
-GRACE_SECONDS = 1.0  # to end by itself once its input is closed
-TERM_SECONDS = 1.0  # to end once it is told to
-KILL_SECONDS = 2.0
-EXIT_WAIT_SECONDS = 0.2  # seconds
+GRACE_SECONDS = 1.0  # for it to exit after its input was closed
+TERM_SECONDS = 1.0  # for it to exit after SIGTERM
+KILL_SECONDS = 2.0  # for it to disappear after SIGKILL
+EXIT_WAIT_SECONDS = 0.2  # for a lost process to exit before its end is described
 BUFFER_BYTES = 262_144
 MARK_VARIABLE = "DRAGOMAN_MCP_SERVER"
 
@@ -95,11 +95,11 @@ class McpServerProcess:
                 await asyncio.wait([self._stderr_task])
         code = self.process.returncode
         how = "closed its output" if code is None else f"ended {exit_text(code)}"
-        words = self._errors.last_words
-        return f"its process {how}{f', and said last: {words}' if words else ''}"
+        stderr = self._errors.last_lines
+        return f"its process {how}{f', and said last: {stderr}' if stderr else ''}"
 
     async def stop(self) -> None:
-        """Close its input and wait a moment; then end its process group and what has left it."""
+        """Close its input and wait for its exit; then kill its process group and processes that left it."""
         self.writer.close()
         ended = await wait_for_exit(self.process, GRACE_SECONDS)
         if not ended:
@@ -120,7 +120,7 @@ class McpServerProcess:
         try:
             while data := await stream.read(BUFFER_BYTES):
                 if self._errors.feed(data):
-                    await asyncio.sleep(PAUSE_SECONDS)  # the pipe fills up and holds the program back
+                    await asyncio.sleep(PAUSE_SECONDS)  # the pipe fills up, and the program's writes block
         finally:
             self._errors.close()
 

@@ -1,4 +1,4 @@
-"""MCP results as results of operations; files stay MCP content blocks."""
+"""Results of MCP servers as results of operations. Files stay MCP content blocks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ FETCHABLE_SCHEMES = ("https://", "http://", "data:")
 
 
 def tool_value(raw: Mapping[str, Any]) -> Any:
-    """Return the value of a tool result. Structured content takes precedence over text; one text is a string,
-    several are a list.
+    """Return the value of a tool result.
 
-    With files among it, it is `{"content": [...]}`. CallError when the tool says that it failed.
+    This is its structured content, else its text: a string, or a list if there are several. With files it is
+    `{"content": [blocks]}` and `structuredContent` beside it, if any. Raises CallError if the tool reports
+    an error.
     """
     content = raw.get("content")
     if content is not None and not isinstance(content, list):
@@ -38,7 +39,7 @@ def text_value(blocks: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def resource_value(contents: Sequence[Any]) -> Any:
-    """Return the value of a resource: a text, or `{"content": [...]}`. CallError if it is neither."""
+    """Return the value of a resource: its text, or `{"content": [blocks]}`. Raises CallError if invalid."""
     if not all(isinstance(each, dict) for each in contents):
         raise CallError("the server's response does not follow MCP: its contents are not objects")
     blocks = [resource_block(each) for each in contents]
@@ -48,7 +49,7 @@ def resource_value(contents: Sequence[Any]) -> Any:
 
 
 def prompt_value(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a prompt's description and messages."""
+    """Return `{"description": ..., "messages": [{"role": ..., "content": block or blocks}]}`."""
     messages = [
         {"role": each.get("role"), "content": blocks[0] if len(blocks) == 1 else blocks}
         for each in prompt.get("messages", [])
@@ -87,9 +88,7 @@ def resource_block(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def link_block(uri: str, media: Any) -> dict[str, Any]:
-    """Return a link that a model's provider can fetch; any other becomes a text, to be read with
-    resources.read.
-    """
+    """Return a link if a model's provider can fetch it, else a text: `resources.read` reads it."""
     if not uri.startswith(FETCHABLE_SCHEMES):
         return text_block(f"(a resource: {sanitize_text(uri, PREVIEW_CHARS)})")
     return {"type": "resource_link", "uri": uri, **({"mimeType": media} if isinstance(media, str) else {})}
@@ -106,7 +105,7 @@ def joined_text(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def describe_question(method: str, params: Any) -> str:
-    """Describe what a server requested."""
+    """Describe a request of a server to its client, such as one for input."""
     message = params.get("message") if isinstance(params, Mapping) else None
     if method == "elicitation/create":
         return f"input: {sanitize_text(message, PREVIEW_CHARS)!r}" if isinstance(message, str) else "input"

@@ -1,7 +1,7 @@
 """A filter between an MCP server and the SDK, so that one invalid tool or result breaks nothing else.
 
-The SDK refuses a whole `tools/list` for one tool that is wrong, and every later call with it. So the contents
-of lists and results travel past its checks, under a key of our own in `_meta`, and are judged one by one.
+The SDK refuses a whole `tools/list` for one invalid tool, and every later call with it. So the contents of
+lists and results bypass its checks, under a key of the hub in `_meta`, and are checked one by one afterwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dragoman.offload import offload
 from dragoman.redaction import Redactor
 
 log = logging.getLogger(__name__)
-WRITE_SECONDS = 60.0  # without reading, after which a server is given up: what is sent to it waits in memory
+WRITE_SECONDS = 60.0  # a server that reads nothing for so long is disconnected: messages wait in memory
 RAW_KEY = "dragoman/raw"
 LISTS = {  # methods whose results are lists, and the field that has it
     "tools/list": "tools",
@@ -41,8 +41,10 @@ METHOD_NOT_FOUND = -32601  # JSON-RPC's method not found
 
 
 class Sanitizer:
-    """Sanitizes the messages of a connection. `on_question` and `on_change` are called for requests of the
-    server and changed lists. `bodies` has what is in large messages.
+    """Sanitizes the messages of a connection. `bodies` has the contents of large messages.
+
+    `on_question` is called with the method and parameters of each request to the client, which is refused;
+    `on_change` is called when a list of the server has changed.
     """
 
     def __init__(
@@ -64,8 +66,8 @@ class Sanitizer:
 
     @asynccontextmanager
     async def wrap(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-        """Wrap a transport's two streams. Writing never waits: a server that does not read must not block
-        callers or aborts.
+        """Wrap a transport's two streams. Writing never waits, so that a server that does not read blocks
+        neither callers nor aborts.
         """
         async with transport as (incoming, outgoing), asyncio.TaskGroup() as group:
             to_server, leaving = anyio.create_memory_object_stream[SessionMessage](math.inf)
@@ -122,7 +124,7 @@ class Sanitizer:
             await to_client.send(message)
 
     def _unrequested_kind(self, message: Any) -> str | None:
-        """Return what a message is that answers no request; None for an answer."""
+        """Return the kind of a message that answers no request; None for an answer."""
         if isinstance(message, Exception):
             return "events that are not messages"
         match message.message:
@@ -132,7 +134,7 @@ class Sanitizer:
                 return str(other.method)[:60]
 
     def _take_body(self, message: Any) -> None:
-        """Put what a large message refers to in its place."""
+        """Replace the reference in a large message by its contents."""
         if isinstance(message, JSONRPCResponse):
             message.result = self._bodies.take(message.result)
         elif isinstance(message, JSONRPCRequest | JSONRPCNotification):
@@ -177,9 +179,9 @@ def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 def schema_for_sdk(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of an input schema that the SDK reads: arguments that are mirrored into headers.
+    """Return the part of an input schema that the SDK needs to mirror arguments into headers.
 
-    For one schema with a field of another type it would refuse the whole list.
+    One schema with a field of another type would make it refuse the whole list.
     """
     properties = {name: value for name, value in schema["properties"].items() if isinstance(value, dict)}
     return {"type": "object", "properties": properties}
@@ -194,7 +196,7 @@ def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
         return result
     cursor, entries = result.get("nextCursor"), result.get(LISTS[method])
     if not isinstance(entries, list) and method != "tools/list":
-        return result  # the SDK says what is wrong
+        return result  # the SDK reports what is wrong
     entries = entries if isinstance(entries, list) else []
     mirrored = [
         {"name": each["name"], "inputSchema": schema_for_sdk(each["inputSchema"])}

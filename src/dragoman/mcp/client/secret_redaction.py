@@ -1,4 +1,4 @@
-"""The secrets that an MCP server is given, which are redacted in everything that it sends."""
+"""The secrets in the configuration of an MCP server, which are redacted in everything that it sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recent history of an MCP server: the last lines of its error output, and why it failed."""
+"""The recent history of an MCP server: the last lines of its error output, and its last errors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ RECENT_LINE_COUNT = 200
 
 
 class RecentLines:
-    """The last lines of a server's error output and what became of its connections, with their times."""
+    """The last lines of a server's error output and of changes of its connection, with their times."""
 
     def __init__(self, clock: Callable[[], float], *, size: int = RECENT_LINE_COUNT) -> None:
         self._clock = clock
         self._lines: deque[tuple[float, str]] = deque(maxlen=size)
 
     def add(self, line: str) -> float:
-        """Add a line that holds no secret; return its time."""
+        """Add a line, in which secrets are redacted already; return its time in unix seconds."""
         now = self._clock()
         self._lines.append((now, line))
         return now
@@ -27,7 +27,7 @@ class RecentLines:
 
 
 class ErrorHistory:
-    """Why a server failed: the last time, and the first time since it was ready."""
+    """The last error of a server, and the first one since it was ready."""
 
     def __init__(self, lines: RecentLines) -> None:
         """Each reason is added to `lines`."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dragoman.mcp.client.connection import ConnectionOptions, McpConnection
 
 
-# ---- Patience: how long a server may take to start, when many start at once on a machine of few cores.
+# ---- Start timeouts: longer when many servers start at once on a machine of few cores.
 
 TICK_SECONDS = 0.25
 STARTS_PER_CORE = 2  # processes that start at a time on one core as fast as alone
@@ -73,9 +73,9 @@ log = logging.getLogger(__name__)
 MIN_BACKOFF = 0.5  # seconds before connecting again; doubles each time
 MAX_BACKOFF = 60.0
 MIN_RETRY_GAP = 0.2  # between attempts, however many calls ask for one
-STABLE_SECONDS = 30.0  # a connection that held so long begins the waits anew
-REFRESH_SECONDS = 300.0  # a server may change what it offers and say nothing
-REFRESH_GAP = 0.5  # after the lists were read; doubles while a server goes on changing them
+STABLE_SECONDS = 30.0  # a connection that lasted so long resets the backoff
+REFRESH_SECONDS = 300.0  # between two readings of the lists of a server that reports no changes
+REFRESH_GAP = 0.5  # after the lists were read; doubles while a server keeps changing them
 MAX_REFRESH_GAP = 60.0
 STOP_SECONDS = 15.0
 MAX_PROBLEMS = 200
@@ -123,8 +123,8 @@ class RemoteServer:
         self._lists_changed = False
         self._refresh_gap = REFRESH_GAP
         self._needed = not spec.lazy
-        self._wake = asyncio.Event()  # somebody wants it now
-        self._changed = asyncio.Event()  # its lists changed, or it is to be connected anew
+        self._wake = asyncio.Event()  # set when a caller needs the connection now
+        self._changed = asyncio.Event()  # set when its lists changed, or the connection has to end
         self._reconnect_requested = False
         self._stopping = False
         self._connection_used = False  # a call went through the connection
@@ -200,20 +200,24 @@ class RemoteServer:
         """Return why its operations are missing; None if the server is not the reason."""
         if self._state not in STATE_TEXTS:
             return None
-        why = self._error or (self._errors.last if self._state == "starting" else None)
-        because = f" (it failed before: {sanitize_text(why, SHOWN_ERROR_CHARS)})" if why else ""
+        error = self._error or (self._errors.last if self._state == "starting" else None)
+        because = f" (it failed before: {sanitize_text(error, SHOWN_ERROR_CHARS)})" if error else ""
         return f"the MCP server {self.spec.name!r} is {STATE_TEXTS[self._state]}{because}"
 
     async def call(self, request: RemoteCall, context: Context) -> Any:
-        """Return the server's result. A lost call is repeated once, if that cannot act twice."""
+        """Return the server's result. A lost call is repeated once, unless that could act twice.
+
+        Raises CallError, transient if the server is not available now, and CallUncertain for a lost call
+        with the effect `once`.
+        """
         try:
             return await self._call_once(request, context)
         except Unavailable:
             return await self._retry_call(request, context)
-        except CallUncertain as lost:
+        except CallUncertain as error:
             if request.effect == "once":
                 raise
-            log.info("%s.%s is tried again: %s", self.spec.name, request.definition.name, lost.message)
+            log.info("%s.%s is called again: %s", self.spec.name, request.definition.name, error.message)
             return await self._retry_call(request, context)
 
     async def _call_once(self, request: RemoteCall, context: Context) -> Any:
@@ -250,9 +254,9 @@ class RemoteServer:
         return self._connection
 
     def _unavailable(self, reason: str) -> CallError:
-        about = f"MCP server {self.spec.name!r}"
+        server = f"MCP server {self.spec.name!r}"
         error = CallError(
-            reason if about in reason else f"{about} is not available: {reason}", hint="try again later"
+            reason if server in reason else f"{server} is not available: {reason}", hint="try again later"
         )
         error.transient = True
         return error
@@ -263,8 +267,8 @@ class RemoteServer:
 
     def _set_state(self, state: State, error: str | None = None) -> None:
         self._state, self._error, self._since = state, error, self._shared.clock()
-        moved, self._state_changed = self._state_changed, asyncio.Event()
-        moved.set()
+        state_changed, self._state_changed = self._state_changed, asyncio.Event()
+        state_changed.set()
         self._shared.on_change()
 
     async def _run(self, after: asyncio.Task[None] | None) -> None:
@@ -272,20 +276,20 @@ class RemoteServer:
         if after is not None:
             await asyncio.wait([after])
         loop = asyncio.get_running_loop()
-        wait, recalled = 0.0, False
+        wait, restored = 0.0, False
         while True:
-            began = loop.time()
+            started_at = loop.time()
             try:
-                recalled = recalled or await self._restore_pinned()
+                restored = restored or await self._restore_pinned()
                 await self._wait_if_lazy()
-                began = loop.time()
+                started_at = loop.time()
                 await self._run_connection()
             except Exception as error:  # noqa: BLE001 - the top of this task; _fail logs it
                 if not self._stopping:
                     self._record_failure(error)
             if self._stopping:  # a task group whose child failed forgets that it was cancelled
                 return
-            uptime = loop.time() - began
+            uptime = loop.time() - started_at
             if self._was_useful(uptime):
                 wait = 0.0
             wait = await self._wait_before_retry(wait)
@@ -294,7 +298,7 @@ class RemoteServer:
             self._set_state("starting")
 
     def _was_useful(self, uptime: float) -> bool:
-        """Return whether the connection that ended was of use, so that the next one opens at once."""
+        """Return whether the connection that ended was used or lasted, so that the next one opens at once."""
         used = self._reconnect_requested or self._connection_used or not self._needed
         return used or uptime > STABLE_SECONDS
 
@@ -321,7 +325,7 @@ class RemoteServer:
         return seconds
 
     async def _wait_for_backoff(self, seconds: float) -> None:
-        """Wait before the next attempt; less if a call needs it meanwhile."""
+        """Wait before the next attempt; only MIN_RETRY_GAP if a call waits for the server."""
         self._wake.clear()
         await asyncio.sleep(MIN_RETRY_GAP)
         if self._waiting_callers:
@@ -348,7 +352,7 @@ class RemoteServer:
                 raise Unavailable(f"it did not start within {self.spec.connect_timeout:g} seconds") from None
             self._definitions_read = True
             if not self._needed:
-                return  # it was only asked what it offers
+                return  # a lazy server, connected only to read its definitions
             self._connection = connection
             self._errors.mark_ready()
             self._set_state("ready")
@@ -362,19 +366,18 @@ class RemoteServer:
     def _connection_options(self) -> ConnectionOptions:
         from dragoman.mcp.client.connection import ConnectionOptions  # late: the SDK is loaded with it
 
-        about = self._shared
         return ConnectionOptions(
-            about.environ,
+            self._shared.environ,
             self._redactor,
             self.spec.message_limit,
-            about.watchdog,
+            self._shared.watchdog,
             self._note_list_change,
             self._meter,
             self.recent_lines,
         )
 
     def _note_list_change(self) -> None:
-        """Have the lists read again. Until then further changes cost nothing."""
+        """Have the lists read again. Changes before that are covered by the same reading."""
         if not self._lists_changed:
             self._lists_changed = True
             self._changed.set()
@@ -386,12 +389,12 @@ class RemoteServer:
             self._changed.set()
 
     async def _wait_in_quarantine(self, reason: str) -> None:
-        """Leave the server alone until somebody reconnects it, or for as long as a quarantine lasts."""
+        """Stay disconnected for as long as a quarantine lasts, or until `reconnect` is called."""
         seconds = self._shared.limits.quarantine
-        why = f"quarantined for {seconds:g} seconds: {reason}"
-        log.warning("MCP server %s is %s", self.spec.name, why)
-        self._errors.add(why)
-        self._set_state("quarantined", why)
+        error = f"quarantined for {seconds:g} seconds: {reason}"
+        log.warning("MCP server %s is %s", self.spec.name, error)
+        self._errors.add(error)
+        self._set_state("quarantined", error)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self._reconnect_requested:
@@ -416,13 +419,13 @@ class RemoteServer:
             await asyncio.wait([listening, ended])
 
     async def _refresh(self, connection: McpConnection) -> None:
-        """List again. On failure the approved operations stay."""
+        """Read the lists again. If that fails, the approved operations stay."""
         try:
             async with asyncio.timeout(self.spec.connect_timeout):
                 await self.offered_tools.update(await connection.definitions())
             self._shared.on_change()
         except (TimeoutError, DragomanError) as error:
-            log.warning("MCP server %s does not say what it offers now: %s", self.spec.name, error)
+            log.warning("MCP server %s: its lists could not be read again: %s", self.spec.name, error)
 
     def _has_to_end(self, connection: McpConnection) -> bool:
         return connection.closed.is_set() or self._reconnect_requested or self._quarantine_reason is not None
@@ -438,7 +441,7 @@ class RemoteServer:
         self._refresh_gap = doubled if self._lists_changed else REFRESH_GAP
 
     async def _wait_for_change(self, connection: McpConnection) -> bool:
-        """Wait for a reason to list again; False if it is a reason to stop."""
+        """Wait for a reason to read the lists again. Return False if the connection has to end instead."""
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
                 while not (self._lists_changed or self._has_to_end(connection)):
@@ -451,33 +454,33 @@ class RemoteServer:
 
     def _record_failure(self, error: BaseException) -> None:
         cause = root_cause(error)
-        why = self._redactor(
+        message = self._redactor(
             sanitize_text(cause.message if isinstance(cause, DragomanError) else str(cause), 1_000)
         )
         log.warning(
             "MCP server %s: %s",
             self.spec.name,
-            why,
+            message,
             exc_info=None if isinstance(cause, DragomanError) else error,
         )
-        why = why or type(cause).__name__
-        self._errors.add(why)
-        self._set_state("failed", why)
+        message = message or type(cause).__name__
+        self._errors.add(message)
+        self._set_state("failed", message)
 
     async def _record_loss(self, connection: McpConnection) -> None:
         """Record why an open connection ended, unless the hub ended it."""
         if self._reconnect_requested or not connection.closed.is_set():
             return
         report = connection.exit_report
-        why = "the server closed the connection" if report is None else await report()
-        log.warning("MCP server %s: %s; connecting again", self.spec.name, why)
-        self._errors.add(why)
+        reason = "the server closed the connection" if report is None else await report()
+        log.warning("MCP server %s: %s; connecting again", self.spec.name, reason)
+        self._errors.add(reason)
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return the most specific error of a group."""
-    found = list(leaf_errors(error))
-    return next((each for each in found if isinstance(each, DragomanError)), found[0])
+    """Return the first DragomanError of a group of errors, or the first error if there is none."""
+    leaves = leaf_errors(error)
+    return next((leaf for leaf in leaves if isinstance(leaf, DragomanError)), leaves[0])
 
 
 def leaf_errors(error: BaseException) -> list[BaseException]:

@@ -34,7 +34,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 async def connect_sse(
     url: str, headers: dict[str, str], *, limit: int, bodies: MessageBodies
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """Open the streams of a server's messages. Raises ConfigError if it is not such a server."""
+    """Open the streams of a server's messages. Raises ConfigError if the server has no such transport."""
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     accept = {"accept": "text/event-stream", "cache-control": "no-store"}
@@ -62,7 +62,7 @@ async def connect_sse(
 
 
 async def status_problem(response: httpx2.Response) -> str:
-    """Describe why there are no events: the transport's reason, or the HTTP status."""
+    """Describe why there are no events: the error of `http_transport.py`, or the HTTP status."""
     problem = f"it answers {response.status_code} where its events should be"
     if response.status_code != 502:
         return problem
@@ -80,8 +80,8 @@ async def read_events(
         try:
             async for event in source:
                 await handle_event(event, url, incoming=incoming, endpoint=endpoint)
-        except (httpx2.HTTPError, httpx2.StreamError) as broken:
-            log.warning("an MCP server closed its event stream early: %s", broken)
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            log.warning("an MCP server closed its event stream early: %s", error)
         finally:
             if not endpoint.done():
                 endpoint.set_exception(ConfigError("its events do not say where to post to"))
@@ -98,7 +98,7 @@ async def handle_event(
 
 
 def set_endpoint(target: str, url: str, *, endpoint: asyncio.Future[str]) -> None:
-    if len(target) > MAX_ENDPOINT:  # parsing takes time in proportion to the square of a host's length
+    if len(target) > MAX_ENDPOINT:  # parsing takes time quadratic in the length of the host
         endpoint.set_exception(ConfigError("the URL to post to that its events name is too long"))
         return
     try:
@@ -129,11 +129,11 @@ async def post_messages(
     incoming: IncomingSender,
 ) -> None:
     """Post messages in order; a request that cannot be posted fails at once."""
-    where = await asyncio.shield(endpoint)
+    url = await asyncio.shield(endpoint)
     async with outgoing:
         async for message in outgoing:
             text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            response = await client.post(where, content=text, headers={"content-type": "application/json"})
+            response = await client.post(url, content=text, headers={"content-type": "application/json"})
             if response.is_success or not isinstance(message.message, JSONRPCRequest):
                 continue
             reached = response.status_code != 502

@@ -1,5 +1,6 @@
-"""The stdio transport: JSON-RPC messages to and from a child process, one a line. Other lines are dropped and
-logged.
+"""The stdio transport: JSON-RPC messages to and from a child process, one per line.
+
+Other lines are dropped and logged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PREVIEW_CHARS = 120
 MAX_REPORTED = 20
 HEAD_BYTES = 300
 JUNK = "lines that are not messages"
-# A request or a notification, told from a response without decoding it: "method" comes before any result.
+# A request or notification, recognized without decoding the line: "method" comes before any result.
 REQUEST_PATTERN = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?(?:"id"\s*:\s*[^,{\["]{0,20}\s*,\s*)?"method"\s*:\s*"([\w/$.-]{1,60})"'
 )
@@ -75,7 +76,10 @@ class LineBuffer:
 async def connect_stdio(
     process: McpServerProcess, *, limit: int, redactor: Redactor, meter: FloodMeter, bodies: MessageBodies
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """Open the streams of a process's messages; stop the process at the end. Longer lines are refused."""
+    """Open the streams of a process's messages; stop the process at the end.
+
+    A line longer than `limit` bytes becomes the error of the request that it answers.
+    """
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
     try:
@@ -108,10 +112,10 @@ async def read_messages(
             await meter.pause()
             if is_above_rate(line, meter):
                 continue
-            found = await parse_line(line, limit)
-            for message in [each for each in found if isinstance(each, SessionMessage)]:
+            parsed = await parse_line(line, limit)
+            for message in [each for each in parsed if isinstance(each, SessionMessage)]:
                 await incoming.send(message)
-            junk_log.add([each for each in found if isinstance(each, str) and meter.admit(JUNK)])
+            junk_log.add([each for each in parsed if isinstance(each, str) and meter.admit(JUNK)])
 
 
 def is_above_rate(line: LineBuffer, meter: FloodMeter) -> bool:
@@ -124,7 +128,7 @@ def is_above_rate(line: LineBuffer, meter: FloodMeter) -> bool:
 
 
 def unrequested_kind(start: bytes) -> str | None:
-    """Return what a line is that answers no request, from its first bytes; None if it may be an answer."""
+    """Return the kind of a line that answers no request, from its first bytes, or None."""
     head = start[:HEAD_BYTES]
     found = REQUEST_PATTERN.match(head)
     if found is not None:
@@ -152,8 +156,8 @@ class JunkLog:
 
 async def read_lines(reader: StreamReader, *, limit: int) -> AsyncIterator[LineBuffer]:
     line = LineBuffer(limit)
-    while piece := await reader.read(CHUNK_BYTES):
-        *ended, rest = piece.split(b"\n")
+    while chunk := await reader.read(CHUNK_BYTES):
+        *ended, rest = chunk.split(b"\n")
         for part in ended:
             line.add(part)
             yield line
@@ -162,7 +166,7 @@ async def read_lines(reader: StreamReader, *, limit: int) -> AsyncIterator[LineB
 
 
 async def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]:
-    """Return the messages of a line, and descriptions of what is not one."""
+    """Return the messages of a line, and a text for each value in it that is not one."""
     data = line.take()
     if line.too_long:
         reason = f"its response has more than {limit:,} bytes, the limit"

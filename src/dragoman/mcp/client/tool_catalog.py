@@ -123,7 +123,7 @@ class OfferedTools:
     async def approve(self, names: Sequence[str] | Mapping[str, str] | None, *, by: str) -> tuple[str, ...]:
         """Approve pending definitions: these names, or all. With hashes, only those that were shown.
 
-        NotFound when nothing of such a name waits, Conflict when it changed since it was shown.
+        Raises NotFound if no definition of that name is pending, and Conflict if it has another hash.
         """
         async with self._lock:
             chosen = [
@@ -173,8 +173,8 @@ class OfferedTools:
         return definition
 
     def _pinned_definition(self, name: str) -> ToolDefinition:
-        (found,) = pinned_definitions([self._pins[name]])
-        return found
+        (definition,) = pinned_definitions([self._pins[name]])
+        return definition
 
     async def _refresh_pins(self) -> None:
         """Read what other hosts have pinned; while the database does not answer, keep what is known."""
@@ -200,9 +200,9 @@ class OfferedTools:
             self._pins |= {pin.name: pin for pin in pins}
 
     async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
-        """Make the registry hold exactly these; collect the problems of those that fail.
+        """Make the registry hold exactly these definitions. `problems` gets those that it refuses, too.
 
-        What is not offered any more goes first. A changed one is replaced at once.
+        Operations that are no longer offered are removed first; then each changed one is replaced.
         """
         size = len(definitions) * USUAL_BYTES
         wanted = await offload(size, partial(select_definitions, definitions, self._spec))
@@ -225,14 +225,14 @@ class OfferedTools:
         make = partial(make_operation, definition, self._spec, gate=self._gate, call=self._make_call)
         try:
             try:
-                made = await offload(schema_size(definition), make)
+                operation = await offload(schema_size(definition), make)
             finally:
                 if definition.name in self._operations:
                     self._remove_operation(definition.name)
-            self._registry.add(made)
+            self._registry.add(operation)
         except (ConfigError, Conflict) as error:
             return (f"tool {definition.name!r} is left out: {error.message}",)
-        self._operations[definition.name] = (definition.hash, made)
+        self._operations[definition.name] = (definition.hash, operation)
         return ()
 
     def _remove_operation(self, name: str) -> None:

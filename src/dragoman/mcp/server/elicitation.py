@@ -22,9 +22,9 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.ledger import hash_input
 
-APPROVAL_INPUT = "approval"  # the name of the one thing that is asked
+APPROVAL_INPUT = "approval"  # the only key of `inputRequests` and `inputResponses`
 INPUT_PREVIEW_CHARS = 4_000
-SIGNATURE_BYTES = 32  # bytes of the seal
+SIGNATURE_BYTES = 32  # of HMAC-SHA256
 STATE_MISMATCH = "the requestState is not of this request"
 APPROVAL_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -40,7 +40,7 @@ APPROVAL_SCHEMA: Mapping[str, Any] = {
 
 
 class ElicitationReply(msgspec.Struct, frozen=True):
-    """The reply: `nothing` if neither accepted nor declined; `answer` if a question was answered."""
+    """A user's reply: `nothing` if the form was dismissed; `answer` is the answer to a question."""
 
     decision: Literal["yes", "no", "nothing"]
     answer: str | None = None
@@ -59,7 +59,7 @@ class RequestClaim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateSigner:
-    """Signs request states, which clients keep and send back. Valid as long as the process."""
+    """Signs request states, which clients keep and send back. States are valid until the process ends."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -108,7 +108,7 @@ def agent_lines(item: ApprovalItem) -> list[str]:
 
 
 def answer_schema(question: Question) -> dict[str, Any]:
-    """Return the schema of an answer. Forms have no open lists, so `other` takes what is not an option."""
+    """Return the schema of an answer. The options of a form are fixed, so `other` is a field of its own."""
     text = {"type": "string", "minLength": 1, "maxLength": MAX_ANSWER_LENGTH}
     if not question.options:
         answer = {**text, "title": "Answer", "description": "Your answer."}
@@ -131,9 +131,9 @@ def input_preview(input: Any) -> str:
 
 
 def parse_reply(response: Any, approval: ApprovalRequest) -> ElicitationReply:
-    """Parse a reply to the form; `nothing` if it says neither, as when it was dismissed.
+    """Parse a reply to the form; `nothing` if it neither approves nor declines, as when it was dismissed.
 
-    BadRequest when it is too long.
+    Raises BadRequest if the answer to a question is too long.
     """
     if not isinstance(response, Mapping):
         return NO_REPLY
@@ -151,7 +151,7 @@ def parse_reply(response: Any, approval: ApprovalRequest) -> ElicitationReply:
 
 
 def parse_answer(content: Mapping[str, Any]) -> ElicitationReply:
-    """Parse the answer to a question: the written one, else the picked one."""
+    """Parse the answer to a question: the user's own text, else the chosen option."""
     for name in ("other", "answer"):
         value = content.get(name)
         if isinstance(value, str) and value.strip():

@@ -78,8 +78,8 @@ class McpEndpoint:
         await self._sdk_server.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The SDK compares header values as they are, and uvicorn keeps the spaces around them. Streams
-        # cannot be replayed here, and the SDK answers nothing to a client that asks for one after an event.
+        # uvicorn keeps spaces around header values, and the SDK compares them exactly. `last-event-id` is
+        # dropped because streams cannot be resumed here: the SDK would send such a client nothing.
         headers = [
             (name, value.strip(b" \t")) for name, value in scope["headers"] if name != b"last-event-id"
         ]
@@ -103,7 +103,7 @@ class McpEndpoint:
         except KeyEnded as error:
             if not exchange.response_started:
                 raise
-            # A stream of notifications: no message of the protocol says why it ends.
+            # A stream of notifications: MCP has no message that says why it ends.
             comment = b": %s\r\n\r\n" % error.message.encode()
             await exchange.send({"type": "http.response.body", "body": comment})
 
@@ -151,7 +151,7 @@ class McpEndpoint:
 
 
 class RpcHead(Struct, frozen=True):
-    """What a message is, and why it can have no answer. `request_id` is that of a request."""
+    """The method of a message, its id if it is a request, and why it is invalid, if it is."""
 
     method: str | None = None
     request_id: str | int | None = None
@@ -159,10 +159,10 @@ class RpcHead(Struct, frozen=True):
 
 
 def read_head(body: bytes) -> RpcHead:
-    """Read what a message is. A body that is not JSON raises one of DECODE_ERRORS.
+    """Read the head of a message. Raises one of DECODE_ERRORS if the body is not JSON.
 
-    The SDK takes NaN and infinities, which no later step can encode, and for a notification what has an id
-    that is none, which it then does not answer.
+    This rejects what the SDK accepts and cannot answer: NaN and infinities, which no later step can encode,
+    and requests with an invalid id, which it treats as notifications.
     """
     message = decode_json(body)
     if isinstance(message, list):

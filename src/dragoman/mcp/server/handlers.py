@@ -1,7 +1,7 @@
 """The hub's tools as request handlers of the MCP SDK, and the SDK's HTTP sessions.
 
-The only module of the server side that imports the SDK, which takes a second: it is imported in a thread
-when the first request needs it.
+This is the only module of the server that imports the SDK. That takes a second, so the module is imported in
+a thread at the first request that needs it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class SdkHandlers:
 
 
 def tool_call_from(request: SdkRequest, params: types.CallToolRequestParams) -> ToolCall:
-    """Return the call for the tool server, with the way in which its client can be asked for input."""
+    """Return the call for the tool server.
+
+    If the client supports elicitation, `elicit` is set for revisions with a handshake, else `can_resume`.
+    """
     capabilities = request.session.client_capabilities
     asks = capabilities is not None and capabilities.elicitation is not None
     old = is_handshake_revision(request)
@@ -123,7 +126,7 @@ def is_handshake_revision(request: SdkRequest) -> bool:
 
 
 def make_elicit(request: SdkRequest) -> Elicit:
-    """Return the function that asks a client of an earlier revision, within its own request."""
+    """Return the function that asks a client of an earlier revision for input, during its request."""
 
     async def ask(form: Mapping[str, Any]) -> Any:
         try:
@@ -189,7 +192,7 @@ class SdkSessions:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(_: Message) -> None:
-            """Nobody waits for the response."""
+            """Ignore the response."""
 
         await self.serve(scope, receive, send, identity=identity, stateless=False)
 

@@ -9,9 +9,9 @@ IDLE_SECONDS = 1_800.0
 
 
 class McpLimits(Struct, frozen=True, kw_only=True):
-    """How long a request may be, in bytes, and how many sessions may be open, in all and of one owner.
+    """The maximum bytes of a request body, and of open sessions, in all and per owner.
 
-    A session that had no request for `idle` seconds is closed. Revision 2026-07-28 has no sessions.
+    A session without a request for `idle` seconds is closed. Revision 2026-07-28 has no sessions.
     """
 
     body: int = BODY_LIMIT

@@ -37,15 +37,15 @@ async def serve_locally(tool_server: ToolServer) -> AsyncIterator[LocalMcpServer
     async def identify(headers: Mapping[str, str]) -> Identity:
         authorization = headers.get("authorization", "").encode()
         if not hmac.compare_digest(authorization, f"Bearer {token}".encode()):
-            raise Unauthorized("this is served to somebody else")
+            raise Unauthorized("the token is not that of this server")
         return LOCAL
 
-    door = McpEndpoint(tool_server, identify=identify)
+    endpoint = McpEndpoint(tool_server, identify=identify)
     try:
-        async with serve_on_loopback(door) as port:
+        async with serve_on_loopback(endpoint) as port:
             yield LocalMcpServer(f"http://{HOST}:{port}/mcp", token)
     finally:
-        await door.close()
+        await endpoint.close()
 
 
 @asynccontextmanager
@@ -54,13 +54,13 @@ async def serve_on_loopback(app: ASGIApp) -> AsyncIterator[int]:
     with socket.create_server((HOST, 0), backlog=BACKLOG) as listener:
         server = make_uvicorn(app)
         await server.startup(sockets=[listener])
-        ticking = asyncio.create_task(server.main_loop())
+        main_loop = asyncio.create_task(server.main_loop())
         try:
             yield listener.getsockname()[1]
         finally:
-            ticking.cancel()
-            for accepting in server.servers:
-                accepting.close()
+            main_loop.cancel()
+            for socket_server in server.servers:
+                socket_server.close()
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
             if tasks := list(server.server_state.tasks):

@@ -1,4 +1,4 @@
-"""The open MCP sessions: who opened each, when it was used last, and which one makes room for another."""
+"""The open MCP sessions: who opened each, when it was last used, and which is closed to make room."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ EndSession = Callable[[str, Identity], None]
 
 
 class OpenSession(Struct, eq=False):
-    """A session, or a request that may open one: that has no `remove_work` yet, its key's registration.
+    """A session, or a request that may open one, which has no `remove_work` yet.
 
-    `requests` counts the requests in progress; `posts` are the tasks of those that wait for a response, and
-    `request_ids` their ids.
+    `remove_work` ends the registration of the session with the key that opened it. `requests` counts the
+    requests in progress; `posts` are the tasks of those that wait for a response, `request_ids` their ids.
     """
 
     identity: Identity
@@ -38,8 +38,8 @@ class OpenSession(Struct, eq=False):
 class OpenSessions:
     """Registers sessions, each with its owner and the key that opened it.
 
-    `end` ends a session: because its key has ended, or because it makes room. A session that makes room is
-    the one of its owner that has been unused for the longest time and has no request in progress.
+    `end` ends a session, because its key has ended or to make room. To make room, the session that has been
+    unused for the longest time is chosen among those without a request in progress.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OpenSessions:
         self._limits = limits
         self._clock = clock
         self._sessions: dict[str, OpenSession] = {}
-        self._owners: dict[str, dict[str, OpenSession]] = {}  # of each, in the order of their last use
+        self._owners: dict[str, dict[str, OpenSession]] = {}  # by owner, each in the order of their last use
         self._openings = 0
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class OpenSessions:
         post: asyncio.Task[Any] | None = None,
         request_id: str | None = None,
     ) -> Iterator[None]:
-        """Note a request of a session while the block runs. `post` is its task if a response ends it.
+        """Register a request of a session while the block runs. `post` is the task of a POST, which ends.
 
         Raises Conflict if a request with its id is in progress.
         """

@@ -97,10 +97,9 @@ class SdkServer:
     def _track_session(
         self, scope: Scope, exchange: Exchange, *, request_id: str | int | None, stateless: bool
     ) -> Iterator[Send]:
-        """Note a request of a session while the block runs, or one that may open a session.
+        """Register a request of a session while the block runs, or one that may open a session.
 
-        The block sends its response with the function that this yields, which notes whether the session
-        was opened or has ended.
+        Yields the `send` for the response, which sees whether the session was opened or has ended.
         """
         session_id, identity = session_id_in(scope["headers"]), exchange.identity
         if stateless or not is_handshake_revision(scope["headers"]):
@@ -128,7 +127,9 @@ class SdkServer:
         return send
 
     def _collect_bodies(self, size: int) -> None:
-        """Collect the young garbage when it may hold many bytes: errors of the SDK keep bodies in cycles."""
+        """Collect the youngest garbage after every COLLECT_BYTES of bodies: errors of the SDK keep them in
+        reference cycles.
+        """
         self._uncollected += size
         if self._uncollected > COLLECT_BYTES:
             self._uncollected = 0

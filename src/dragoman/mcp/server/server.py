@@ -31,7 +31,7 @@ from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.registry import Registry
 
 NAME = "dragoman"
-PINNED_WAIT_SECONDS = 5.0  # seconds that pinned operations of servers that start are waited for
+PINNED_WAIT_SECONDS = 5.0  # for pinned operations of servers that are still starting
 Elicit: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Any]]
 Target: TypeAlias = str | Operation
 
@@ -43,9 +43,9 @@ class UnknownTool(NotFound):
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A request to call a tool.
 
-    `elicit` asks the client at once; `can_resume` says that the client takes a question as the answer, and
-    brings its `responses` and the `state` with the next request. Neither: nobody is there to be asked.
-    `meta` is what the client says of the request itself, as it came.
+    With `elicit`, the client is asked for input during the call. With `can_resume`, the call ends with a
+    request for input, and the client repeats it with `responses` and the signed `state`. With neither, the
+    client cannot be asked. `meta` is the `_meta` of the request, unchanged.
     """
 
     name: str
@@ -113,8 +113,8 @@ class McpServer:
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema of a pinned operation, whose parameters may have to be repeated in headers."""
-        found = None if meta_tool_id(name) else self._tool_list.find_pinned(name, Context())
-        return None if found is None else found.input_schema
+        operation = None if meta_tool_id(name) else self._tool_list.find_pinned(name, Context())
+        return None if operation is None else operation.input_schema
 
     def instructions(self, identity: Identity) -> str:
         """Return the server's instructions for this caller."""
@@ -123,8 +123,8 @@ class McpServer:
     async def call(self, request: ToolCall) -> dict[str, Any]:
         """Return the result of a tool, or the question that must be answered first.
 
-        UnknownTool; BadRequest when it brings a state that is not of this request. All else that can go wrong
-        is told in the result.
+        Raises UnknownTool, and BadRequest if `state` belongs to another request. All other errors are
+        returned as results with `isError`.
         """
         target = await self._target(request)
         try:
@@ -167,9 +167,9 @@ class McpServer:
     async def _resolve_approvals(
         self, request: ToolCall, target: Target, *, outcome: CallOutcome
     ) -> dict[str, Any]:
-        """Ask the client for approvals if it can and may answer; else name who to turn to.
+        """Ask the client for approvals while it can and may answer; else return the result that names them.
 
-        A call that continues may have to wait again: then it is asked once more.
+        An approved call that continues may need another approval.
         """
         while outcome.approval_id is not None:
             approval = await self._calls.access_control.approvals.get(outcome.approval_id)
@@ -211,16 +211,17 @@ class McpServer:
     ) -> CallOutcome:
         """Store the reply and run the approved call. An approval that was answered elsewhere stays so.
 
-        A call that was in the midst of its work continues, whatever was said. CallDenied, Conflict.
+        A call that was suspended (`state`) continues after any answer. Raises CallDenied, and Conflict if
+        there is no answer yet.
         """
         current = await self._calls.access_control.approvals.get(approval.id)
         if current.status == "pending" and reply.decision == "nothing":
             raise approval_needed_error(current)
         if current.status == "pending":
-            yes = reply.decision == "yes"
-            with suppress(Conflict):  # somebody else was faster
+            approved = reply.decision == "yes"
+            with suppress(Conflict):  # it was answered elsewhere meanwhile
                 await self._calls.answer_approval(
-                    current.id, approved=yes, by=request.identity, reason=reply.answer
+                    current.id, approved=approved, by=request.identity, reason=reply.answer
                 )
             current = await self._calls.access_control.approvals.get(approval.id)
         if current.status == "denied" and current.state is None:

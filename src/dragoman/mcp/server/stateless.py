@@ -1,7 +1,7 @@
 """`tools/call` of a meta-tool without a session, answered without the MCP SDK.
 
-This is the most frequent request of a hub, so it has to cost little. Every request that is not plainly of
-this form (specification 2026-07-28, basic/transports) is left to the SDK, with the SDK's errors.
+This is the most frequent request of a hub, so it has to cost little. Requests of any other form
+(specification 2026-07-28, basic/transports), such as invalid ones, are left to the SDK.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def progress_message(token: str | int, update: ProgressUpdate) -> dict[str, Any]
 
 
 class StatelessCalls:
-    """Answers these requests."""
+    """Answers the requests that `parse_tool_call` returns."""
 
     def __init__(self, tool_server: ToolServer, *, in_flight: InFlightRequests) -> None:
         self._tool_server = tool_server
@@ -203,9 +203,9 @@ class StatelessCalls:
         """Return the status and the message of a call that has ended."""
         head = {"jsonrpc": "2.0", "id": request.id}
         if call.task.cancelled() and call.error is not None:
-            ended = call.error
-            failure = {"code": INTERNAL_ERROR, "message": ended.message, "data": ended.to_json()}
-            return ended.status, {**head, "error": failure}
+            key_ended = call.error
+            failure = {"code": INTERNAL_ERROR, "message": key_ended.message, "data": key_ended.to_json()}
+            return key_ended.status, {**head, "error": failure}
         if call.task.cancelled():
             return 200, {**head, "error": {"code": INTERNAL_ERROR, "message": "the call was aborted"}}
         error = call.task.exception()

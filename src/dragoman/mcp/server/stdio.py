@@ -29,7 +29,7 @@ async def read_lines() -> AsyncIterator[bytes]:
     queue: asyncio.Queue[bytes] = asyncio.Queue()
 
     def read() -> None:
-        """Wait for lines: in a thread that nobody has to wait for at the end."""
+        """Read lines, in a daemon thread: a read that waits for input cannot be interrupted."""
         while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
             loop.call_soon_threadsafe(queue.put_nowait, line)
         loop.call_soon_threadsafe(queue.put_nowait, b"")
@@ -41,19 +41,20 @@ async def read_lines() -> AsyncIterator[bytes]:
 
 
 def stdout_writer() -> Callable[[bytes], Awaitable[None]]:
-    """Return a function that writes lines to stdout, one at a time. All other output goes to stderr from now
-    on.
+    """Return a function that writes lines to stdout, one at a time.
+
+    What else is written to stdout goes to stderr from now on, as `print` in an operation.
     """
-    wire = os.fdopen(os.dup(1), "wb")
+    stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    turn = asyncio.Lock()
+    lock = asyncio.Lock()
 
     def put(line: bytes) -> None:
-        wire.write(line + b"\n")
-        wire.flush()
+        stdout.write(line + b"\n")
+        stdout.flush()
 
     async def write(line: bytes) -> None:
-        async with turn:
+        async with lock:
             await asyncio.to_thread(put, line)
 
     return write

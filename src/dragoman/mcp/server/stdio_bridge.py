@@ -1,7 +1,7 @@
 """A bridge from an MCP client on stdin and stdout to a hub over HTTP.
 
-It carries messages as they are, of whatever revision: each one from the client is a POST, and what the hub
-answers is a line. Specification: 2025-11-25 and 2026-07-28, basic/transports.
+It forwards messages of every protocol revision unchanged: each message of the client becomes a POST, and each
+message of the response becomes a line. Specification: 2025-11-25 and 2026-07-28, basic/transports.
 """
 
 from __future__ import annotations
@@ -33,42 +33,48 @@ JsonRpcMessage: TypeAlias = dict[str, Any]
 
 
 class StdioBridge:
-    """Carries messages between a client and the hub at `url`, with the hub's key. `write` takes a line."""
+    """Forwards messages between a client and the hub at `url`, with `key` as bearer token.
+
+    `write` is called with each line for the client, without its newline.
+    """
 
     def __init__(self, url: str, key: str | None, *, transport: Transport, write: WriteLine) -> None:
         self._url = url
         self._transport = transport
         self._write = write
         self._auth_headers = {"authorization": f"Bearer {key}"} if key else {}
-        self._requests: dict[Any, asyncio.Task[None]] = {}
-        self._initialize_request: JsonRpcMessage | None = (
-            None  # the client's `initialize`, for a session that was lost
-        )
+        self._requests: dict[Any, asyncio.Task[None]] = {}  # by request id
         self._session_headers: dict[str, str] = {}
+        self._initialize_request: JsonRpcMessage | None = None
+        """The client's `initialize`, to be sent again if the hub has forgotten the session."""
 
     async def run(self, lines: AsyncIterator[bytes]) -> None:
-        """Carry messages until the client closes stdin; then abort requests in flight and end the session."""
+        """Forward messages until `lines` ends; then abort requests in flight and end the session."""
         try:
             async for line in lines:
                 await self._handle_line(line)
         finally:
-            left = list(self._requests.values())
-            for task in left:
+            active = list(self._requests.values())
+            for task in active:
                 task.cancel()
-            if left:
-                await asyncio.wait(left)
+            if active:
+                await asyncio.wait(active)
             if "mcp-session-id" in self._session_headers:
                 await self._delete_session()
 
     async def _handle_line(self, line: bytes) -> None:
-        """Handle one message of the client. Waits for a handshake: what follows belongs to its session."""
+        """Handle one message of the client. Requests run in tasks, except for `initialize`, which opens the
+        session that the next messages need.
+        """
         try:
             message = decode_json(line)
         except DECODE_ERRORS:
             await self._write_error(None, "this line is not valid JSON", code=PARSE_ERROR)
             return
-        if not isinstance(message, dict):
-            await self._write_error(None, "a message is an object", code=INVALID_REQUEST)
+        problem = message_problem(message) or self._duplicate_problem(message)
+        if problem is not None:
+            id = message.get("id") if isinstance(message, dict) else None
+            await self._write_error(id if is_id(id) else None, problem, code=INVALID_REQUEST)
             return
         method = message.get("method")
         if method == "initialize":
@@ -81,6 +87,10 @@ class StdioBridge:
             if method == "notifications/cancelled":
                 self._cancel_request(message)
 
+    def _duplicate_problem(self, message: JsonRpcMessage) -> str | None:
+        is_request = "method" in message and "id" in message
+        return "a request with this id is active" if is_request and message["id"] in self._requests else None
+
     def _start_request(self, message: JsonRpcMessage) -> None:
         task = asyncio.ensure_future(self._forward(message))
         self._requests[message["id"]] = task
@@ -88,7 +98,8 @@ class StdioBridge:
 
     def _cancel_request(self, message: JsonRpcMessage) -> None:
         """Close the connection of a cancelled request; the hub then aborts it."""
-        task = self._requests.get((message.get("params") or {}).get("requestId"))
+        id = (message.get("params") or {}).get("requestId")
+        task = self._requests.get(id) if is_id(id) else None
         if task is not None:
             task.cancel()
 
@@ -148,15 +159,16 @@ class StdioBridge:
         await self._write(msgspec.json.encode(reply))
 
     async def _reinitialize(self) -> None:
-        """Start a new session as the client started the last: the hub restarted or forgot it."""
-        greeting = self._initialize_request or {}
+        """Open a new session with the client's `initialize`: the hub has restarted, or forgotten the last."""
+        initialize = self._initialize_request or {}
         self._session_headers = {}
-        body = msgspec.json.encode(greeting)
-        response = await self._transport.send("POST", self._url, headers=self._headers(greeting), body=body)
+        body = msgspec.json.encode(initialize)
+        headers = self._headers(initialize)
+        response = await self._transport.send("POST", self._url, headers=headers, body=body)
         async with response:
             self._session_headers = session_header(response)
             await response.read(MAX_MESSAGE_BYTES)
-        self._session_headers["mcp-protocol-version"] = str(greeting["params"].get("protocolVersion"))
+        self._session_headers["mcp-protocol-version"] = str(initialize["params"].get("protocolVersion"))
         await self._post({"jsonrpc": "2.0", "method": "notifications/initialized"}, is_final=True)
 
     async def _delete_session(self) -> None:
@@ -188,13 +200,28 @@ class StdioBridge:
         await self._write(msgspec.json.encode(reply))
 
 
+def message_problem(message: Any) -> str | None:
+    """Return why a JSON value is not a message of MCP; None if it may be one."""
+    if not isinstance(message, dict):
+        return "a message is an object"
+    if not (message.get("id") is None or is_id(message["id"])):
+        return "an id is a string or a number"
+    if not isinstance(message.get("params"), dict | None):
+        return "params is an object"
+    return None
+
+
+def is_id(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
 async def sse_messages(response: Response) -> AsyncGenerator[bytes, None]:
-    """Yield the messages of a stream."""
-    splitter = SSEParser(limit=MAX_MESSAGE_BYTES)
-    async with aclosing(response.iter_raw()) as reads:
-        async for raw in reads:
-            for frame in splitter.feed(raw):
-                yield frame
+    """Yield the data of the events of a response."""
+    parser = SSEParser(limit=MAX_MESSAGE_BYTES)
+    async with aclosing(response.iter_raw()) as chunks:
+        async for chunk in chunks:
+            for data in parser.feed(chunk):
+                yield data
 
 
 def session_header(response: Response) -> dict[str, str]:
@@ -204,7 +231,7 @@ def session_header(response: Response) -> dict[str, str]:
 
 
 def encode_header(value: str) -> str:
-    """Return a name as a header value, encoded if it is more than plain ASCII."""
+    """Return a name as a header value: in base64 unless it is plain ASCII without outer spaces."""
     if PLAIN_HEADER_VALUE.fullmatch(value) and not value.startswith("=?base64?"):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="

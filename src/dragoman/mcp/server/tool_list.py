@@ -20,11 +20,10 @@ from dragoman.wire.tool_names import fit_tool_name
 
 log = logging.getLogger(__name__)
 
-NAME_LIMIT = 64  # of the strictest client
+NAME_LIMIT = 64  # characters of a tool name, in the strictest client
 SHOWN_NAMESPACES = 40
-ALWAYS_LOAD = {
-    "anthropic/alwaysLoad": True
-}  # a client that hides tools until they are searched for shows these
+ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
+"""`_meta` of a tool that a client shows also if it hides tools until they are searched for."""
 BATCH_ENTRY_SCHEMA = {
     "type": "object",
     "properties": {
@@ -70,13 +69,13 @@ def meta_tool_spellings() -> Iterator[tuple[str, str]]:
 def meta_tool_entry(tool: Tool) -> dict[str, Any]:
     """Return a meta-tool in the form of `tools/list`. hub_call is as destructive as what it can call."""
     acts = tool.name == "hub_call"
-    gives = OUTPUT_PROPERTIES[tool.name]
+    output = OUTPUT_PROPERTIES[tool.name]
     return {
         "name": tool.name,
         "title": TITLES[tool.name],
         "description": tool.description,
         "inputSchema": tool.input_schema,
-        "outputSchema": {"type": "object", "properties": gives, "required": list(gives)},
+        "outputSchema": {"type": "object", "properties": output, "required": list(output)},
         "annotations": {**EFFECT_HINTS["once" if acts else "read"], "openWorldHint": acts},
         "_meta": ALWAYS_LOAD,
     }
