@@ -1,4 +1,4 @@
-"""What the decoders of all families share: bytes become frames, and a builder makes events of them."""
+"""Base classes of the decoders of all families: bytes become frames, and a builder makes events of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dragoman.wire.tool_calls import MAX_ARGUMENTS, ToolCallAssembler, sequentia
 
 
 class AnswerOptions(TypedDict, total=False):
-    """What an answer does not say itself.
+    """What a decoder has to know in addition to the answer.
 
     `provider` and `model` go into `finish-step`, the latter if the answer does not name one. `new_id` creates
-    ids for tool calls without an id, or with one in `used_ids`. `audio_format` is that of the sound which the
-    request asks for.
+    ids for tool calls without an id, or with one in `used_ids`. `audio_format` is the format of audio output
+    that the request asks for.
     """
 
     provider: str | None
@@ -37,7 +37,7 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class AnswerBuilder(ABC):
-    """Builds the events of one answer. `failure` is set when it failed; nothing may be added then."""
+    """Builds the events of one answer. When it has failed, `failure` is set and nothing may be added."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class AnswerBuilder(ABC):
         self._max_arguments = characters
 
     def fail(self, error: Any) -> None:
-        """Record why the answer failed, as a ProviderError or the provider's own; the first is kept."""
+        """Record why the answer failed: a ProviderError, or an error body. The first is kept."""
         if self.failure is None:
             self.failure = error if isinstance(error, ProviderError) else self._read_error(error)
 
     def _read_error(self, error: Any) -> ProviderError:
-        """Return the provider's own error as ours."""
+        """Return the error body of the provider as a ProviderError."""
         return provider_error(error)
 
 
@@ -106,15 +106,16 @@ class AnswerDecoder(ABC, Generic[Builder]):
     @property
     @abstractmethod
     def pending_size(self) -> int:
-        """Bytes of the frame and characters of tool calls that the next bytes may complete: decoded then."""
+        """Bytes of the incomplete frame and characters of incomplete calls: decoded when complete."""
 
     def limit_arguments(self, characters: int) -> None:
         """Set the most characters of the arguments of one call; before the first bytes."""
         self._builder.limit_arguments(characters)
 
     def feed(self, raw: bytes) -> list[Event]:
-        """Return the events in one read. Raises ProviderError once the answer has failed and all events
-        before it are returned.
+        """Return the events in one read.
+
+        Raises ProviderError if the answer has failed and all events before that were returned.
         """
         if self.failure is not None:
             raise self.failure
@@ -124,8 +125,9 @@ class AnswerDecoder(ABC, Generic[Builder]):
         return self._take_events()
 
     def close(self) -> list[Event]:
-        """Return the last events at the end of the stream. Raises ProviderError, as `feed`, also if it ended
-        without a finish.
+        """Return the last events at the end of the stream.
+
+        Raises ProviderError as `feed` does, and if the answer ended without a finish.
         """
         if self.failure is None and not self.done:
             self._end()
@@ -175,7 +177,7 @@ class SSEAnswerDecoder(AnswerDecoder[Builder]):
             self._decode_frames(payloads)
 
     def _fail_frame(self, error: FrameTooLong) -> list[bytes]:
-        """The answer fails at a frame that is too long; there are no others."""
+        """Fail the answer at a frame that is too long; return the frames to decode, none."""
         self._builder.fail(too_long_error(error))
         return []
 

@@ -40,7 +40,7 @@ MAX_TOOLS = 2_000
 
 
 class Advisor(NamedTuple):
-    """A model that the provider may ask for advice while it answers: so often, and for so many tokens."""
+    """A model that the provider may ask for advice while it answers: how often, and tokens of each advice."""
 
     model: str
     uses: int
@@ -54,8 +54,9 @@ def check_count(count: int, field: str, *, limit: int) -> None:
 
 
 class RawRequestBody:
-    """The JSON body of a request; only the fields that routing needs are decoded. BadRequest if one is
-    invalid.
+    """The JSON body of a request; only the fields that routing needs are decoded.
+
+    Raises BadRequest if one of them is invalid.
     """
 
     def __init__(self, raw: bytes) -> None:
@@ -160,7 +161,7 @@ class RawRequestBody:
 
 
 def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
-    """Split a JSON object into its fields, each with its bytes. BadRequest if the body is not an object.
+    """Split a JSON object into its fields, each with its bytes. Raises BadRequest if it is not an object.
 
     Lone surrogates, which some clients send when they cut a text, become U+FFFD; all else keeps its bytes.
     """
@@ -171,10 +172,10 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def count_searches(tools: Any, max_tool_calls: Any) -> int:
-    """Return the most web searches that a provider may make with these tools of its own.
+    """Return the maximum of web searches that a provider may make with these tools of its own.
 
-    Anthropic's tools limit them (`max_uses`), and OpenAI's requests (`max_tool_calls`). Where there is no
-    limit, some are assumed.
+    Anthropic limits them per tool (`max_uses`), OpenAI per request (`max_tool_calls`). Without a limit,
+    DEFAULT_SEARCHES per tool are assumed.
     """
     default = _read_count(max_tool_calls, default=DEFAULT_SEARCHES)
     found = [each for each in tools if isinstance(each, Mapping)] if isinstance(tools, list) else []
@@ -188,7 +189,7 @@ def count_searches(tools: Any, max_tool_calls: Any) -> int:
 def find_advisors(tools: Any) -> Sequence[Advisor]:
     """Return the models that a provider may ask for advice, by Anthropic's tool of that name.
 
-    The tools of one model count together. BadRequest for more than `MAX_ADVISORS` models.
+    The tools of one model are added up. Raises BadRequest for more than `MAX_ADVISORS` models.
     """
     found: dict[str, Advisor] = {}
     for each in tools if isinstance(tools, list) else ():

@@ -17,7 +17,7 @@ from dragoman.json_decoding import is_deeper_than, parse_digits
 from dragoman.wire.token_estimate import cut_answer_length
 
 MAX_MESSAGE_LENGTH = 2000  # characters
-MAX_DEPTH = 20  # levels at which an error is looked for, and its message
+MAX_DEPTH = 20  # levels in which an error and its message are searched for
 
 _CONTEXT_LIMIT_PATTERN = re.compile(
     r"context[ _-]?(length|window|size)|maximum context|prompt (is )?too long|too_many_prompt_tokens|"
@@ -137,7 +137,7 @@ def categorise(text: str, *, status: int | None = None) -> tuple[ProviderCategor
 
 
 def describe_error(error: Any) -> str:
-    """The error's message, shortened. It may repeat an API key: mask keys before showing it."""
+    """Return the error's message, shortened. It may repeat an API key: redact keys before showing it."""
     return _message_text(error).encode(errors="replace").decode().strip()[:MAX_MESSAGE_LENGTH]
 
 
@@ -185,7 +185,7 @@ def preview(raw: bytes) -> str:
 
 
 def invalid_json_error(raw: bytes, reason: ValueError | None = None) -> ProviderError:
-    """The error for an answer, or a part of it, that is not JSON."""
+    """Return the error for an answer, or a part of it, that is not JSON."""
     detail = f" ({reason})" if reason is not None else ""
     error = ProviderError(
         f"the provider sent invalid JSON{detail}: {preview(raw)}", category="api_error", transient=True
@@ -195,34 +195,34 @@ def invalid_json_error(raw: bytes, reason: ValueError | None = None) -> Provider
 
 
 def with_usage(error: ProviderError, usage: Usage | None) -> ProviderError:
-    """Return the error of an answer for which its provider reported the usage: it is charged all the same."""
+    """Return the error with the usage that the provider reported, which is charged all the same."""
     if usage is not None:
         error.usage = msgspec.structs.asdict(usage)
     return error
 
 
 def too_long_error(error: FrameTooLong) -> ProviderError:
-    """The error of an answer with a frame that is too long."""
+    """Return the error of an answer with a frame that is too long."""
     return ProviderError(error.message, category="api_error", hint=error.hint)
 
 
 def nesting_error() -> ProviderError:
-    """The error for JSON that is nested too deeply."""
+    """Return the error for JSON that is nested too deeply."""
     return ProviderError("the provider sent JSON that is nested too deeply", category="api_error")
 
 
-EMPTY_VALUES: tuple[Any, ...] = (None, {}, [])  # JSON documents without an answer: as an empty body
+EMPTY_VALUES: tuple[Any, ...] = (None, {}, [])  # JSON documents without an answer, treated as an empty body
 
 
 def restarted_answer_error() -> ProviderError:
-    """The error for an answer that began again in its middle, as behind a gateway that tries twice."""
+    """Return the error for an answer that began again in its middle, as behind a gateway that retries."""
     return incomplete_answer_error("began again in its middle, as another answer")
 
 
 def incomplete_answer_error(
     problem: str = "ended without a finish reason", *, started: bool = True, saw_done: bool = False
 ) -> ProviderError:
-    """The error for an answer that ended before it was complete; `started` tells that it had content."""
+    """Return the error for an answer that ended before it was complete; `started`: it had content."""
     suffix = " although it sent [DONE]" if saw_done else ""
     return ProviderError(
         f"the provider's answer {problem if started else 'is empty'}{suffix}",

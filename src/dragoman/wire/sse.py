@@ -11,14 +11,14 @@ import re
 
 from dragoman.errors import FrameTooLong
 
-MAX_FRAME_BYTES = 16_000_000  # an image takes some megabytes
-MAX_EMPTY_BYTES = 16_000_000  # of comments and frames without data, with no other frame between them
+MAX_FRAME_BYTES = 16_000_000  # images have some megabytes
+MAX_EMPTY_BYTES = 16_000_000  # of consecutive comments and frames without data
 DONE_FRAME = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"
 _DATA_PREFIX = b"data: "
 _DATA_SEPARATOR = b"\n\n" + _DATA_PREFIX
-# Comments and blank lines where a frame begins. Possessive, so that no place to go back to is kept.
+# Comments and blank lines where a frame begins. Possessive, so that millions of lines need no backtracking.
 _SKIPPED = re.compile(rb"(?:(?<=\n\n)|\A)(?:(?::[^\n]*+)?\n)++")
 
 
@@ -55,9 +55,10 @@ def encode_comment(text: str) -> bytes:
 class SSEParser:
     """Parses a byte stream into frames, however the bytes are split across reads.
 
-    A frame is its data; one with an event name is a `NamedFrame`. `comment_count` counts comment lines: a
-    sign of life, but no progress. Raises FrameTooLong for a frame longer than `limit` bytes, also before its
-    end has arrived, and for `MAX_EMPTY_BYTES` without a frame that has data.
+    A frame is the bytes of its data; one with an event name is a `NamedFrame`. `comment_count` counts comment
+    lines, which show that the server is alive but are no progress. Raises FrameTooLong for a frame longer
+    than `limit` bytes, also before its end has arrived, and for `MAX_EMPTY_BYTES` without a frame that has
+    data.
     """
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:

@@ -28,8 +28,9 @@ class AnswerSummary(msgspec.Struct, frozen=True):
 
 
 class AnswerDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a relayed answer that its server leaves out. `created` is in seconds since the epoch;
-    `new_id` makes the ids of tool calls.
+    """Values for fields of a relayed answer that its server leaves out.
+
+    `created` is in unix seconds; `new_id` creates the ids of tool calls.
     """
 
     id: str = "chatcmpl-unnamed"
@@ -68,7 +69,7 @@ class AnswerTap(ABC):
 
     @property
     def pending_size(self) -> int:
-        """Bytes of the frame that the next read may complete: it is decoded then."""
+        """Bytes of the incomplete frame, which is decoded when it is complete."""
         return self._parser.pending_size
 
     def _is_over(self) -> bool:
@@ -105,10 +106,10 @@ class AnswerTap(ABC):
 
     @abstractmethod
     def _end(self) -> bytes:
-        """Set `done` or `failure` at the end of the body; return what the client is to get besides."""
+        """Set `done` or `failure` at the end of the body; return bytes to add for the client."""
 
     def _fail_frame(self, error: FrameTooLong) -> list[bytes]:
-        """The answer fails at a frame that is too long; there are no others."""
+        """Set `failure` for a frame that is too long; return the frames to read, none."""
         self.failure = too_long_error(error)
         return []
 

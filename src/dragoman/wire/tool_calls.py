@@ -23,9 +23,9 @@ from dragoman.wire.text_block_writer import SurrogateJoiner
 
 UNKNOWN_TOOL_NAME = "unknown"
 MAX_ARGUMENTS = 1_000_000
-"""Characters of arguments of one call, unless it is set otherwise: decoding them holds the event loop."""
+"""Default limit of the characters of one call's arguments: decoding them blocks the event loop."""
 MAX_CALLS = 1_000  # of one answer
-MAX_NAME = 1_000  # characters from which on a name that comes in pieces does not grow
+MAX_NAME = 1_000  # characters; a longer name is not extended by fragments
 
 
 class ToolCallFragment(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class ToolCallFragment(msgspec.Struct, frozen=True):
 
 
 class CallIds:
-    """The ids of the calls of one answer: clients find calls, and the results of calls, by them."""
+    """The ids of the calls of one answer, which are distinct: clients match calls and results by them."""
 
     def __init__(self, new_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
         self._new_id = new_id
@@ -59,9 +59,9 @@ class CallIds:
 
 
 class DistinctIds:
-    """The ids of the calls in a request, each of which a provider takes once.
+    """Makes the ids of the calls in a request distinct, as providers require.
 
-    A repeated id gets a number, the same in each request, so that a provider finds the prompt in its cache.
+    A repeated id gets a number, the same in each request, so that prompt caches still match.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class ToolCallAssembler:
         return len(self._calls)
 
     def add(self, fragment: ToolCallFragment) -> None:
-        """Add one fragment. ProviderError for too many calls, or one with more than `max_arguments`."""
+        """Add one fragment. Raises ProviderError for too many calls, or more than `max_arguments` in one."""
         call = self._find_call(fragment)
         if call.is_repeat(fragment):
             return
@@ -349,8 +349,8 @@ def lengthen_name(name: str, fragment: str) -> str:
 class ArgumentsCompleteness:
     """Whether the arguments of a call, which arrive in fragments, are a complete JSON object.
 
-    They are decoded when their brackets are balanced, and once: what follows a complete value other than
-    white space makes them invalid. Decoding them whenever somebody asks would take quadratic time.
+    They are decoded once, when their brackets are balanced: decoding them at every check would take quadratic
+    time. Anything but white space after a complete value makes them invalid.
     """
 
     def __init__(self) -> None:
@@ -382,7 +382,7 @@ class ArgumentsCompleteness:
 
 
 def too_many_calls_error() -> ProviderError:
-    """The error for an answer that calls more tools than anybody runs for it."""
+    """Return the error for an answer with more than MAX_CALLS calls."""
     return ProviderError(
         f"the provider's answer calls more than {MAX_CALLS} tools, the limit for one answer",
         category="api_error",
@@ -390,7 +390,7 @@ def too_many_calls_error() -> ProviderError:
 
 
 def arguments_too_long_error(name: str, limit: int) -> ProviderError:
-    """The error for a call whose arguments have more characters than the limit."""
+    """Return the error for a call whose arguments have more characters than the limit."""
     return ProviderError(
         f"the arguments of the provider's call of the tool {name or UNKNOWN_TOOL_NAME!r:.100} have more than"
         f" {limit} characters, the limit for one call",
@@ -417,6 +417,9 @@ def parse_arguments(arguments: str) -> tuple[Any, str | None]:
 
 
 def sequential_ids() -> Callable[[], str]:
-    """Ids for calls without one: unique within the answer, and the same every time it is decoded."""
+    """Return a function that returns `call_1`, `call_2` and so on, for calls without an id.
+
+    They are unique within the answer, and the same every time it is decoded.
+    """
     numbers = count(1)
     return lambda: f"call_{next(numbers)}"

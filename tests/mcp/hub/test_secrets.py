@@ -41,7 +41,7 @@ def test_a_secret_reaches_the_environment_of_its_server_and_is_shown_nowhere(tmp
     assert SECRET not in json.dumps(seen) + report.out + report.err
     assert "API_TOKEN" in json.dumps(seen)
     log = hub.log.read_text()
-    assert "MCP server mine says: token is ***" in log
+    assert "MCP server mine, stderr: token is ***" in log
     assert SECRET not in log
     assert SECRET.encode() not in b"".join(each.read_bytes() for each in (tmp_path / "data").iterdir())
 

@@ -2,7 +2,7 @@
 
 The SDKs build an answer by adding up its chunks. They skip a chunk with another `object`, and fail at, or
 misread, an index that is missing, a `delta` of null, content that is a list, calls whose id or name comes
-with each fragment, calls without a type, and an answer without a role. Only such chunks are written again.
+with each fragment, calls without a type, and an answer without a role. Only such chunks are changed.
 Source: wire notes on providers, §4.2 to §4.4.
 """
 
@@ -24,7 +24,7 @@ from dragoman.wire.tap import AnswerDefaults
 from dragoman.wire.text_block_writer import SurrogateJoiner
 from dragoman.wire.tool_calls import ArgumentsCompleteness, ToolCallAssembler, lengthen_name
 
-MAX_INDEX = 4096  # of an entry in a list; beyond, the server does not number them
+MAX_INDEX = 4096  # of an entry in a list; a larger one is replaced
 CHUNK = "chat.completion.chunk"
 _TEXTS = ("reasoning_content", "reasoning", "refusal")
 _CALL_TYPES = ("function", "custom")
@@ -33,7 +33,7 @@ _MERGED_LISTS = ("reasoning_details", "thinking_blocks")  # entries of one type 
 
 
 class ChunkRepair:
-    """Repairs the chunks of one stream, with what the earlier ones have said."""
+    """Repairs the chunks of one stream, depending on the earlier ones."""
 
     def __init__(self, defaults: AnswerDefaults) -> None:
         self.usage: Any = None  # the last usage that was passed on
@@ -45,27 +45,27 @@ class ChunkRepair:
         self._touched: list[_ChoiceState] = []  # by the current chunk
 
     def set_head(self, id: str, *, created: int, model: str) -> None:
-        """Set what the server's chunks have in common, for those that lack it."""
+        """Set the id, time and model of the answer, for chunks without them."""
         head = {"id": id, "created": created, "model": model}
         self._head |= {name: value for name, value in head.items() if value}
         self.has_head = bool(id)
 
     def begin_chunk(self) -> None:
-        """Begin a chunk: what `accept_calls` and `accept_list` accept of it, `repair` leaves as it is."""
+        """Begin a chunk. `repair` does not change what `accept_calls` and `accept_list` accept of it."""
         for state in self._touched:
             state.accepted.clear()
         self._touched.clear()
 
     def accept_calls(self, index: int, fragments: Sequence[OpenAIToolCallDelta]) -> bool:
-        """Return whether the SDKs read the calls of a delta right; False if it must be repaired."""
+        """Return whether the SDKs read the calls of a delta correctly; False if it must be repaired."""
         return self._choice(index).accept(fragments)
 
     def accept_role(self, index: int, role: str) -> bool:
-        """Return whether this is a choice's first role, and the right one; the SDKs would add them up."""
+        """Return whether this is a choice's first role, and `assistant`; the SDKs concatenate roles."""
         return self._choice(index).accept_role(role)
 
     def accept_function_call(self, index: int, value: Any) -> bool:
-        """Return whether the SDKs can add a function call of the old form to the earlier ones."""
+        """Return whether the SDKs can add a deprecated `function_call` to the earlier ones."""
         return self._choice(index).accept_function_call(value)
 
     def accept_list(self, index: int, name: str, *, entries: Sequence[Any]) -> bool:
@@ -131,7 +131,7 @@ class ChunkRepair:
         return {"id": id, "object": CHUNK, "created": created, "model": model}
 
     def _repair_usage(self, chunk: Mapping[str, Any]) -> Any:
-        """The usage to put in: the vendor's own from another place, or the earlier one; None to keep it."""
+        """Return the usage to set: from another field of the chunk, or the last one; None to keep its own."""
         groq = chunk.get("x_groq")
         if has_counts(chunk.get("usage")):
             self.usage = chunk["usage"]
@@ -156,7 +156,7 @@ class ChunkRepair:
             delta = state.add_role(delta)
         state.started = state.started or bool(delta.keys() - {"role"})
         repaired = {**choice, "index": index, "delta": delta, "finish_reason": finish_reason}
-        repaired.pop("message", None)  # OpenAI's library for Node would take it for the answer so far
+        repaired.pop("message", None)  # OpenAI's library for Node would treat it as the answer so far
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, Mapping):
             repaired["logprobs"] = _repair_logprobs(logprobs)
@@ -192,12 +192,12 @@ class _ChoiceState:
         return self._assembler is not None
 
     def join_reason(self, reason: str) -> str:
-        """Return how the choice ends, after another reason: the first counts, unless it was only a stop."""
+        """Return the finish reason of the choice after another one: the first, unless that was `stop`."""
         self._finish_reason = join_reasons(self._finish_reason, reason)
         return self._finish_reason
 
     def accept_role(self, role: str) -> bool:
-        """Whether this is the first role of the choice, and the role of answers."""
+        """Return whether this is the first role of the choice, and `assistant`."""
         if self.has_role or role != "assistant":
             return False
         self.has_role = True
@@ -206,8 +206,8 @@ class _ChoiceState:
 
     def add_role(self, delta: dict[str, Any]) -> dict[str, Any]:
         """Return the last delta of the choice, with a role if none has come before."""
-        is_last_chance, self.has_role = not self.has_role, True
-        return {**delta, "role": "assistant"} if is_last_chance else delta
+        lacks_role, self.has_role = not self.has_role, True
+        return {**delta, "role": "assistant"} if lacks_role else delta
 
     def _repair_role(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the delta with its role if this is the first one, which is always the assistant's."""
@@ -216,7 +216,7 @@ class _ChoiceState:
         return self.add_role({name: value for name, value in delta.items() if name != "role"})
 
     def accept_function_call(self, value: Any) -> bool:
-        """Whether this begins a function call of the old form, or continues it."""
+        """Return whether this begins a deprecated `function_call`, or continues it."""
         if not isinstance(value, Mapping) or not isinstance(value.get("arguments"), str):
             return False
         name = value.get("name", "") if self._function_name == "" else ""
@@ -228,7 +228,7 @@ class _ChoiceState:
         return bool(self._function_name)
 
     def _repair_function_call(self, value: Any) -> dict[str, Any] | None:
-        """Return a function call of the old form; None for one without a name and arguments."""
+        """Return a deprecated `function_call`; None for one without a name and arguments."""
         fields = value if isinstance(value, Mapping) else {}
         name, arguments = as_text(fields.get("name")), as_text(fields.get("arguments"))
         if not self._function_name and name:
@@ -237,7 +237,7 @@ class _ChoiceState:
         return {"arguments": arguments} if arguments and self._function_name else None
 
     def accept(self, fragments: Sequence[OpenAIToolCallDelta]) -> bool:
-        """Whether these fragments continue the calls in OpenAI's own form."""
+        """Return whether these fragments continue the calls in OpenAI's own form."""
         self.has_calls = self.has_calls or bool(fragments)
         if self._assembler is not None:
             return False
@@ -271,7 +271,7 @@ class _ChoiceState:
         return self._accept_arguments(index, arguments)
 
     def _accept_arguments(self, index: int, arguments: str | None) -> bool:
-        """Whether these continue the arguments: no object begins after a complete one."""
+        """Return whether these continue the arguments: no object begins after a complete one."""
         if arguments is not None:
             self.lacks_arguments.discard(index)
         if not arguments:
@@ -295,7 +295,7 @@ class _ChoiceState:
         self._fragments.clear()
 
     def accept_list(self, name: str, entries: Sequence[Any]) -> bool:
-        """Whether each entry has an index, or these are the first ones."""
+        """Return whether each entry has an index, or these are the first ones and none has."""
         before = self._entries.setdefault(name, [])
         types = [entry.get("type") if isinstance(entry, Mapping) else None for entry in entries]
         values = [entry.get("index") if isinstance(entry, Mapping) else None for entry in entries]
@@ -370,9 +370,9 @@ class _ChoiceState:
         """Return the fragments of calls that wait for their name or arguments, at the finish."""
         if self._assembler is not None:
             return self._encode_events(self._assembler.flush())
-        silent = sorted(self.lacks_arguments)
+        indexes = sorted(self.lacks_arguments)
         self.lacks_arguments.clear()
-        return [{"index": index, "function": {"arguments": "{}"}} for index in silent]
+        return [{"index": index, "function": {"arguments": "{}"}} for index in indexes]
 
     def _encode_events(self, events: Sequence[Event]) -> list[dict[str, Any]]:
         fragments: list[dict[str, Any]] = []
@@ -396,12 +396,12 @@ class _ChoiceState:
 
 
 def join_reasons(first: str | None, later: str) -> str:
-    """Return the finish reason of a choice that has another one already: `stop` says least."""
+    """Return the finish reason of a choice that has one already: the first, unless that was `stop`."""
     return later if first in (None, "", "stop") else first or later
 
 
 def find_delta(choice: Mapping[str, Any], *, is_first: bool) -> Mapping[str, Any]:
-    """The delta of a choice; a first chunk may have the whole message instead, or only its text."""
+    """Return the delta of a choice; a first chunk may have the whole message instead, or only its text."""
     delta, message, text = choice.get("delta"), choice.get("message"), choice.get("text")
     if isinstance(delta, Mapping) and (delta or not is_first):
         return delta
@@ -415,9 +415,7 @@ def find_delta(choice: Mapping[str, Any], *, is_first: bool) -> Mapping[str, Any
 
 
 def _has_type(fragment: OpenAIToolCallDelta, *, is_first: bool) -> bool:
-    """Return whether the first fragment of a call has a type, and later ones have no other; and whether it
-    has a part of the call.
-    """
+    """Return whether a fragment has a part of the call, and a valid type, which only the first one needs."""
     if fragment.function is None and not fragment.custom:
         return False
     return fragment.type in _CALL_TYPES or (fragment.type is msgspec.UNSET and not is_first)
@@ -480,7 +478,7 @@ def objects_in(value: Any) -> list[Mapping[str, Any]]:
 
 
 def is_same_json(value: Mapping[str, Any], frame: bytes) -> bool:
-    """Return whether a frame is this object as valid JSON: Python takes `0` and `0.0` for equal."""
+    """Return whether a frame is the JSON of this object, comparing encoded texts: in Python, `0 == 0.0`."""
     try:
         original = msgspec.json.decode(frame)
     except DECODE_ERRORS:

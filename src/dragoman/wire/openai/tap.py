@@ -42,7 +42,7 @@ from dragoman.wire.tap import AnswerDefaults, AnswerTap, join_frames
 
 _DONE = b"[DONE]"
 _LIST = b"[{"  # the beginning of a list of objects
-_ROLE = b'"role":"assistant",'  # as vendors write it that repeat it
+_ROLE = b'"role":"assistant",'  # as written by vendors that repeat it in each chunk
 
 
 class OpenAITapDelta(msgspec.Struct, gc=False):
@@ -94,9 +94,9 @@ _LISTS = ("reasoning_details", "thinking_blocks", "annotations", "images")
 class OpenAITap(AnswerTap):
     """See `AnswerTap`. `[DONE]` is passed on only after a finish reason for every choice.
 
-    A server that sends `[DONE]` after an answer, but no finish reason, has forgotten it: the client gets one.
-    `hide_usage`: the hub asked for usage and the client did not, so the chunk that contains only usage is
-    removed. `lenient`: the server never sends a finish reason, and an empty answer may end with `[DONE]`.
+    If the server sends `[DONE]` after an answer without a finish reason, the client gets one. `hide_usage`:
+    the hub asked for usage and the client did not, so the chunk that contains only usage is removed.
+    `lenient`: the server never sends a finish reason, and an empty answer may end with `[DONE]`.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class OpenAITap(AnswerTap):
 
     @property
     def _is_answer(self) -> bool:
-        """Whether there is an answer, although no finish reason has come."""
+        """Whether the server has sent an answer, although without a finish reason."""
         return self._started and (self._lenient_finish or bool(self.text_length) or has_counts(self._usage))
 
     def _finish_frame(self) -> bytes:
@@ -219,7 +219,7 @@ class OpenAITap(AnswerTap):
         return None
 
     def _count_delta(self, chunk: OpenAITapChunk, frame: bytes) -> bool:
-        """Count a chunk that has only a delta, as most have; False for any other.
+        """Count a chunk that has only a delta, as most do; return False for any other.
 
         `frame` is empty if it cannot have unknown lists.
         """
@@ -326,8 +326,8 @@ class OpenAITap(AnswerTap):
         return self._repair_frame(values, frame) if values else ()
 
     def _is_ignorable(self, frame: bytes, *, last: bool) -> bool:
-        """Whether invalid JSON is passed on: a named heartbeat. A truncated frame after the finish is
-        removed.
+        """Return whether a frame that is not JSON may be skipped: a named heartbeat, which is no error, or a
+        truncated frame after the finish. Any other fails the answer.
         """
         if isinstance(frame, NamedFrame) and frame.event != "error":
             return True

@@ -1,9 +1,9 @@
 """Decode the V2 events of one turn of a runner into our events. Source: seed 001, "Protocol mapping".
 
-One turn is one assistant message. Its calls are marked as executed by the provider, so that a client waits
-for none of them. A text block is open from `message.create` until a call begins; text after the last output
-begins a new step. A question is a call `question` that waits for its answer, as that of the hub's own agents
-is.
+One turn is one assistant message. Its calls are marked as executed by the provider, so that no client runs
+them. A text block is open from `message.create` until a call begins; text after the last output begins a new
+step. A question becomes a call of the tool `question` that waits for its answer, as with the hub's own
+agents.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATUS_PART = "data-agent-status"
 QUESTION_PART = "data-question"
 QUESTION_TOOL = "question"
 HUB_PARTS = frozenset({"question", "agent-status", "anthropic", "context", "queued", "steered"})
-"""Names of data parts that stand for something here: a runner does not make them up."""
+"""Names of data parts with a meaning in the hub, which events of a runner cannot have."""
 FINISH_REASONS: dict[str, e.FinishReason] = {"end_turn": "stop", "error": "error", "canceled": "aborted"}
 NO_OUTPUT = "the runner reported no output of this call"
 CANCELED = "the runner canceled the turn"
@@ -45,11 +45,11 @@ Phase: TypeAlias = Literal["idle", "open", "closed", "finished"]
 CallState: TypeAlias = Literal["streaming", "running", "waiting", "denied", "ended"]
 OPEN_STATES = ("streaming", "running", "waiting")
 RequestId: TypeAlias = Callable[[RunnerQuestion], str]
-"""Returns the id of the approval request that stands for a question."""
+"""Returns the id of the approval request of a question."""
 
 
 class RunnerCall(msgspec.Struct):
-    """A call of the turn. `is_question`: it was made up for a question."""
+    """A call of the turn. `is_question`: the runner sent a question, not a call."""
 
     name: str
     state: CallState
@@ -59,15 +59,12 @@ class RunnerCall(msgspec.Struct):
 
 
 class RunnerDecoder:
-    """Decodes one turn, or the rest of one whose message has parts already.
-
-    `feed` raises FrameRefused for a frame that is out of place; it changes nothing then.
-    """
+    """Decodes one turn. With `message`, decodes the rest of a turn that has these parts already."""
 
     def __init__(self, turn_id: str, *, message: Message | None = None, request_id: RequestId) -> None:
         self.phase: Phase = "idle"
         self.seq = 0
-        """The number of the last frame that was taken."""
+        """The number of the last accepted frame."""
         self.model: str | None = None
         self.cost: float | None = None
         self.usage: e.Usage | None = None
@@ -75,7 +72,7 @@ class RunnerDecoder:
         self._turn_id = turn_id
         self._request_id = request_id
         self._calls: dict[str, RunnerCall] = {}
-        self._questions: dict[str, str] = {}  # the call of each request that waits, by its id
+        self._questions: dict[str, str] = {}  # request id -> id of the call that waits for its answer
         self._request_ids: set[str] = set()  # the ids of all requests
         self._open_calls: dict[str, RunnerCall] = {}  # those that have not ended
         self._joiner = DeltaJoiner()
@@ -83,7 +80,7 @@ class RunnerDecoder:
         self._open_block: str | None = None
         self._step_has_calls = False
         self._text, self._earlier_steps, self._block_text = TextDigest(), TextDigest(), TextDigest()
-        self._delayed: list[str] = []  # text that has to wait for the output of an earlier run's call
+        self._delayed: list[str] = []  # text that is sent after the outputs of an earlier run's calls
         for part in message.parts if message else ():
             self._restore(part)
         if message is not None and message.parts:
@@ -124,7 +121,10 @@ class RunnerDecoder:
         return bool(self._questions) and all(call.state == "waiting" for call in self._open_calls.values())
 
     def feed(self, frame: FrameOfTurn) -> list[e.Event]:
-        """Return the events of the next frame. Raises FrameRefused."""
+        """Return the events of the next frame.
+
+        Raises FrameRefused, and changes nothing, for a frame that is repeated, late or out of order.
+        """
         self._check_place(frame)
         try:
             events = self._decode(frame)
@@ -228,7 +228,7 @@ class RunnerDecoder:
         return [*events, e.TextDelta(self._open_block or "", delta)]
 
     def _next_step(self) -> list[e.Event]:
-        """Return what begins a step for text: the outputs of calls stand in the step of the calls."""
+        """Return the events that begin a new step for text, if needed: outputs end their calls' step."""
         if self.phase == "closed":
             return self._begin_step()
         if self._step_has_calls and not self._has_open_calls():
@@ -287,7 +287,7 @@ class RunnerDecoder:
         return [*events, start]
 
     def _input_events(self, frame: PartToolUpdate, call: RunnerCall) -> list[e.Event]:
-        """Return the call's arguments: once it runs, or ends without having been reported to."""
+        """Return the call's arguments when it is first reported as running, or else when it ends."""
         has_ended = frame.status in ("completed", "error")
         if call.state != "streaming" or not (
             has_ended or (frame.status == "running" and frame.args is not UNSET)
@@ -421,7 +421,7 @@ class RunnerDecoder:
         return [*events, e.Finish(finish_reason, usage=frame.usage, cost=frame.cost, steps=self.steps)]
 
     def _repair_text(self, final: str) -> list[e.Event]:
-        """Return the events that make up for lost text: what follows, or the step's text once more."""
+        """Return the events that complete the text: the missing end, or the whole text of the step again."""
         if self._text.begins(final):
             return self._add_text(final[self._text.length :])
         if len(final) <= self._text.length:
@@ -431,7 +431,7 @@ class RunnerDecoder:
         return self._repair_block(final)
 
     def _repair_block(self, final: str) -> list[e.Event]:
-        """Do the same where `final` is the text of the last block, not of the turn."""
+        """Complete the text if `final` is the text of the last block, not of the turn."""
         if self._open_block is None or len(final) <= self._block_text.length:
             return []
         if self._block_text.begins(final):

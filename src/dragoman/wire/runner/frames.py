@@ -1,4 +1,4 @@
-"""The frames of the runner protocol, version 1: one JSON object a WebSocket message. Source: seed 001.
+"""The frames of the runner protocol, version 1: one JSON object per WebSocket message. Source: seed 001.
 
 A runner sends the V2 events of the seed, each with `sessionId` and `turnId`; the hub sends prompts, aborts
 and answers. `seq` numbers the frames of a turn from 1: the hub acknowledges them once they are stored, and a
@@ -69,9 +69,8 @@ class TurnFrame(RunnerFrame, frozen=True, kw_only=True):
 class RunnerHello(RunnerFrame, frozen=True, kw_only=True, tag="hello"):
     """First message: the sessions that the runner serves.
 
-    `turns` are the ids of the turns that it still works at; the hub closes others of these sessions as
-    interrupted. Without `turns` it assumes that the runner goes on with all. `token` is the key, for clients
-    that cannot set a header.
+    `turns` are the ids of the turns that it is still working on; the hub closes other turns of these sessions
+    as interrupted. Without `turns`, all continue. `token` is the key, for clients that cannot set a header.
     """
 
     protocol: int = VERSION
@@ -108,8 +107,9 @@ class MessageCreate(TurnFrame, frozen=True, kw_only=True, tag="message.create"):
 class PartTextDelta(TurnFrame, frozen=True, kw_only=True, tag=TEXT_DELTA):
     """More text.
 
-    A runner that cuts text between two UTF-16 units sends half a character at the end of one delta and the
-    other at the beginning of the next. `delta` has U+FFFD for each, the halves are here.
+    A runner that cuts text between the UTF-16 units of a character sends a lone surrogate at the end of one
+    delta and the other at the beginning of the next. `delta` has U+FFFD instead of each; `last_half` and
+    `first_half` are the surrogates.
     """
 
     delta: str
@@ -174,9 +174,8 @@ class RunnerQuestion(TurnFrame, frozen=True, kw_only=True, tag="question"):
 
 
 class RunnerEvent(RunnerFrame, frozen=True, kw_only=True, tag="data"):
-    """A domain event: `{"type": "data-<name>", "data": ...}`, or one of `DOMAIN_TYPES`.
-
-    The latter are not a part of the chat (`in_chat`).
+    """A domain event: `{"type": "data-<name>", "data": ...}`, which is part of the chat (`in_chat`), or one of
+    `DOMAIN_TYPES`, which is not.
     """
 
     session_id: Id
@@ -190,7 +189,7 @@ class RunnerEvent(RunnerFrame, frozen=True, kw_only=True, tag="data"):
 
 
 class RunnerUnknown(RunnerFrame, frozen=True, kw_only=True, tag="unknown"):
-    """A frame of a type that this version does not know. It counts, and becomes nothing."""
+    """A frame of a type that this version does not know: it is acknowledged, and has no other effect."""
 
     session_id: Id | None = None
     turn_id: Id | None = None
@@ -207,7 +206,7 @@ class RunnerPing(RunnerFrame, frozen=True, kw_only=True, tag="ping"):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A session that a runner serves: its turn that is not over, and the last `seq` of it that is stored."""
+    """A session that a runner serves, its unfinished turn, and the last stored `seq` of that turn."""
 
     session_id: str
     turn_id: str | None = None
@@ -215,7 +214,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class FrameError(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Why something was refused: a code for programs, a message for people."""
+    """Why a frame or session was refused: a code for programs, a message for people."""
 
     code: str
     message: str
@@ -231,8 +230,8 @@ class SessionRefusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 class RunnerWelcome(RunnerFrame, frozen=True, kw_only=True, tag="welcome"):
     """Reply to `hello` and `join`: the sessions that are served, and those that are refused.
 
-    `frame` is the most bytes of a message, `window` the most characters of frames that a runner sends ahead
-    of what is acknowledged.
+    `frame` is the maximum bytes of a message, `window` the maximum characters of frames that a runner sends
+    without having received their acknowledgement.
     """
 
     protocol: int = VERSION
@@ -243,7 +242,7 @@ class RunnerWelcome(RunnerFrame, frozen=True, kw_only=True, tag="welcome"):
 
 
 class RunnerPrompt(RunnerFrame, frozen=True, kw_only=True, tag="prompt"):
-    """Answer this message in this turn. One with the same `turn_id` as before is the same prompt again.
+    """Answer this message in this turn. A prompt with an earlier `turn_id` is a repetition of that prompt.
 
     `message` is the AI SDK's `UIMessage`, `text` the text of it.
     """
@@ -263,9 +262,8 @@ class RunnerAbort(RunnerFrame, frozen=True, kw_only=True, tag="abort"):
 
 
 class RunnerSteer(RunnerFrame, frozen=True, kw_only=True, tag="steer"):
-    """A message waits for the end of the turn: finalize it after the current step. Its prompt follows.
-
-    A runner that cannot continues with the turn.
+    """A message waits for the end of the turn: finalize the turn after its current step; then the message's
+    prompt follows. A runner that does not support this continues with the turn.
     """
 
     session_id: str
@@ -274,7 +272,7 @@ class RunnerSteer(RunnerFrame, frozen=True, kw_only=True, tag="steer"):
 
 
 class RunnerAnswer(RunnerFrame, frozen=True, kw_only=True, tag="answer"):
-    """The answer to a question: `answer` is the text, if it was `approved`; `reason` may say why not."""
+    """The answer to a question: `answer` is its text if `approved`, else `reason` may say why not."""
 
     session_id: str
     turn_id: str
@@ -308,7 +306,7 @@ class RunnerPong(RunnerFrame, frozen=True, kw_only=True, tag="pong"):
 
 
 class RunnerBye(RunnerFrame, frozen=True, kw_only=True, tag="bye"):
-    """The hub closes the connection; `again` says whether to come back."""
+    """The hub closes the connection; `again` says whether the runner should connect again."""
 
     code: str = "leaving"
     message: str = ""
@@ -342,7 +340,7 @@ FrameToRunner: TypeAlias = (
 
 
 class FrameRefused(WireError):
-    """A frame that is not taken, with what it says of its place."""
+    """A frame is refused. Has the session, turn and `seq` that the frame names, as far as they are valid."""
 
     code = "bad_frame"
 
@@ -362,7 +360,7 @@ class FrameRefused(WireError):
         self.seq = seq
 
     def to_frame(self) -> RunnerRefused:
-        """Return the frame that tells the runner."""
+        """Return the frame that reports this to the runner."""
         error = FrameError(code=self.code, message=self.message)
         return RunnerRefused(error=error, session_id=self.session_id, turn_id=self.turn_id, seq=self.seq)
 
@@ -405,15 +403,10 @@ def decode_from_hub(text: str | bytes) -> FrameToRunner:
 
 
 def decode_from_runner(text: str, *, limit: int) -> FrameFromRunner:
-    """Decode a frame of a runner. Raises FrameRefused.
-
-    `limit` is the most bytes of a frame.
-    """
+    """Decode a frame of a runner. Raises FrameRefused if it is invalid, or longer than `limit` bytes."""
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > limit:
-        raise FrameRefused(
-            f"a frame has {len(data)} bytes, and the hub takes {limit}", code=FrameTooLong.code
-        )
+        raise FrameRefused(f"a frame has {len(data)} bytes; the limit is {limit}", code=FrameTooLong.code)
     try:
         check_shape(data)
         fields = decode_json(data)
@@ -430,19 +423,19 @@ def decode_from_runner(text: str, *, limit: int) -> FrameFromRunner:
 
 
 def may_have_halves(delta: Any) -> bool:
-    """Return whether a delta begins or ends with what stands for a lone surrogate."""
+    """Return whether a delta begins or ends with U+FFFD, which may replace a lone surrogate."""
     return isinstance(delta, str) and REPLACEMENT in (delta[:1], delta[-1:])
 
 
 def surrogate_halves(text: str) -> dict[str, int]:
     """Return the lone surrogates at the ends of the delta in a frame, by the names of the frame's fields."""
-    delta = json.loads(text)["delta"]  # it keeps them
-    found: dict[str, int] = {}
+    delta = json.loads(text)["delta"]  # unlike msgspec, this keeps lone surrogates
+    halves: dict[str, int] = {}
     if 0xDC00 <= ord(delta[0]) <= 0xDFFF:
-        found["firstHalf"] = ord(delta[0])
+        halves["firstHalf"] = ord(delta[0])
     if 0xD800 <= ord(delta[-1]) <= 0xDBFF:
-        found["lastHalf"] = ord(delta[-1])
-    return found
+        halves["lastHalf"] = ord(delta[-1])
+    return halves
 
 
 def _convert_fields(fields: dict[str, Any]) -> FrameFromRunner:
@@ -456,11 +449,11 @@ def _convert_fields(fields: dict[str, Any]) -> FrameFromRunner:
     try:
         return msgspec.convert(fields, frame_type)  # type: ignore[return-value] # one of the union
     except (msgspec.ValidationError, RecursionError) as error:
-        raise FrameRefused(f"a frame {name[:100]!r} does not fit: {error}", **frame_place(fields)) from None
+        raise FrameRefused(f"a frame {name[:100]!r} is invalid: {error}", **frame_place(fields)) from None
 
 
 def frame_place(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the session, turn and number that a frame names, as far as they can be used."""
+    """Return the `session_id`, `turn_id` and `seq` of a frame, as far as they are valid."""
     place: dict[str, Any] = {}
     for name, field in (("session_id", "sessionId"), ("turn_id", "turnId")):
         if isinstance(fields.get(field), str) and len(fields[field]) <= 200:
