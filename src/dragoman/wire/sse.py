@@ -56,9 +56,8 @@ class SSEParser:
     """Parses a byte stream into frames, however the bytes are split across reads.
 
     A frame is the bytes of its data; one with an event name is a `NamedFrame`. `comment_count` counts comment
-    lines, which show that the server is alive but are no progress. Raises FrameTooLong for a frame longer
-    than `limit` bytes, also before its end has arrived, and for `MAX_EMPTY_BYTES` without a frame that has
-    data.
+    lines, which show only that the server is alive. Raises FrameTooLong for a frame of more than `limit`
+    bytes, also before its end has arrived, and for `MAX_EMPTY_BYTES` without a frame that has data.
     """
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:

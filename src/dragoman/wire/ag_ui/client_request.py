@@ -1,9 +1,8 @@
-"""Parse the input of an AG-UI run: what a client asks for, and what it has of the answer already.
+"""Parse the input of an AG-UI run: what a client asks for, and how much of the answer it has already.
 
-A client sends its whole history each time. Only its end is read: the last user message, and what stands
-behind it. The rest is in the session (docs/design.md §2.4). The client's `state` is told to the model, as
-a claim of the user's app like the `context`.
-Source: wire notes on AG-UI, section A.
+A client sends its whole history each time. Only its end is read: the last user message and the messages after
+it. The rest is in the session (docs/design.md §2.4). The client's `state` is shown to the model as
+information from the user's app, like the `context`. Source: wire notes on AG-UI, section A.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MEDIA_TYPES = {"image": "image/*", "audio": "audio/*", "video": "video/*"}
 
 
 class InterruptAnswer(msgspec.Struct, frozen=True):
-    """The client's answer to an interrupt. `payload` is checked against what the interrupt asks for."""
+    """The client's answer to an interrupt. `payload` is not checked yet against the interrupt's schema."""
 
     interrupt_id: str
     is_resolved: bool
@@ -46,7 +45,7 @@ class InterruptAnswer(msgspec.Struct, frozen=True):
 class AgUiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An AG-UI run: the thread, its last user message, and what the client reports and has received since.
 
-    `outputs` are of front-end tools, `answers` those to interrupts: the client's claims, to be checked.
+    `outputs` are those of front-end tools, `answers` those to interrupts: the client's claims, to be checked.
     `regenerate`: answer the message again, although it has an answer. `state` is the app's, if it has any.
     """
 
@@ -87,7 +86,7 @@ class _ToolCall(msgspec.Struct, frozen=True):
 
 
 class _TailMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """A message behind the last one of the user."""
+    """A message after the last user message."""
 
     id: str
     role: str
@@ -138,7 +137,11 @@ _HINT = (
 def parse_ag_ui_request(
     raw: bytes, *, max_part: int = 1_000_000, max_values: int = MAX_VALUES
 ) -> AgUiRequest:
-    """Parse a RunAgentInput. BadRequest names the invalid field, TooLarge the part that is too long."""
+    """Parse a RunAgentInput. Raises BadRequest, with the invalid field, and TooLarge.
+
+    `max_part` is the maximum of characters of a part of the user message and of bytes of the state,
+    `max_values` that of JSON values in the decoded parts of the body.
+    """
     try:
         body = decode_json(raw, _body_decoder)
     except DECODE_ERRORS as error:
@@ -189,9 +192,9 @@ def with_state(message: Message, state: Any, *, stored: Sequence[Message]) -> Me
 
 
 def _last_state(stored: Sequence[Message]) -> Any:
-    """Return the state that the agent has sent, or was told, last in a thread; None for one that is not JSON.
+    """Return the last state in a thread that the agent has sent or received; None if there is none.
 
-    Other clients of the session may have written such a part.
+    It is None too if the part is not JSON, as another client of the session may have written it.
     """
     for message in reversed(stored):
         for part in reversed(message.parts):
@@ -228,7 +231,7 @@ def _parse_id(value: Any, field: str) -> str:
 
 
 def _split(messages: Sequence[msgspec.Raw], *, max_values: int) -> tuple[int | None, Sequence[_TailMessage]]:
-    """Return the index of the last user message, and the messages behind it that concern its answer."""
+    """Return the index of the last user message, and the messages after it that are part of its answer."""
     tail: list[_TailMessage] = []
     for index in range(len(messages) - 1, -1, -1):
         raw = bytes(messages[index])
@@ -266,9 +269,9 @@ def _is_regeneration(raw: msgspec.Raw) -> bool:
 
 
 def _reported_outputs(tail: Sequence[_TailMessage]) -> tuple[ClientToolOutput, ...]:
-    """Return the results at the end of the history: those that the model has not seen yet.
+    """Return the results at the end of the history, which the model has not seen yet.
 
-    A result that the client has from the hub is among them: it repeats what the record has.
+    Results that the client has received from the hub are included: they repeat the stored ones.
     """
     outputs: list[ClientToolOutput] = []
     for message in reversed(tail):

@@ -33,9 +33,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class AnthropicStreamEncoder:
-    """Encodes one message as stream events; pure. `input_tokens` is reported until the finish knows better.
+    """Encodes one message as stream events. Pure.
 
-    `request_id` goes into an error event.
+    `input_tokens` is the estimate in `message_start`; the finish has the provider's count. `request_id` goes
+    into an error event.
     """
 
     headers: Mapping[str, str] = SSE_HEADERS
@@ -57,7 +58,7 @@ class AnthropicStreamEncoder:
     def encode(self, batch: Sequence[e.Event]) -> bytes:
         """Return the frames for a batch; empty once the stream has failed.
 
-        ProviderError for an invalid finish, and OutOfOrder if blocks that were sent are reset.
+        Raises ProviderError for an invalid finish, and OutOfOrder if blocks that were sent are reset.
         """
         if self._failed or not batch:
             return b""
@@ -90,7 +91,7 @@ class AnthropicStreamEncoder:
         return _PING_FRAME
 
     def end(self) -> bytes:
-        """Return `message_stop`; empty after a failure. ProviderError if the answer has no finish."""
+        """Return `message_stop`; empty after a failure. Raises ProviderError if the answer has no finish."""
         if self._failed:
             return b""
         if not self._finished:
@@ -124,7 +125,7 @@ class AnthropicStreamEncoder:
 def encode_document(
     events: Iterable[e.Event], *, id: str, model: str, input_tokens: int | None = None
 ) -> bytes:
-    """Encode the events as one message. ProviderError if they have no finish, or contain an error.
+    """Encode the events as one message. Raises ProviderError if they have no finish, or contain an error.
 
     `input_tokens` is used if the finish does not report them.
     """
@@ -156,12 +157,12 @@ def encode_document(
 
 
 def error_from_event(event: e.ErrorEvent) -> ProviderError:
-    """The ProviderError for an error event."""
+    """Return the ProviderError for an error event."""
     return ProviderError(event.error_text, category="api_error", transient=bool(event.transient))
 
 
 def _empty_message(id: str, model: str, *, usage: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without content."""
+    """Return a message without content."""
     return {
         "id": id,
         "type": "message",
@@ -278,7 +279,7 @@ _TOO_LONG = "prompt is too long"
 
 
 def error_status(error: DragomanError) -> int:
-    """The HTTP status: the provider's own, else that of the error's category or class."""
+    """Return the HTTP status: the provider's own, else that of the error's category or class."""
     if not isinstance(error, ProviderError):
         return error.status
     upstream_status = error.upstream_status

@@ -2,7 +2,7 @@
 
 The SDKs build a message by adding up its events. They fail at an event before `message_start`, at a block or
 delta that is missing, null or without its text, at an index other than the block's position, and at a missing
-usage. Only such events are written again. Source: wire notes on providers, §6.3, and the SDKs.
+usage. Only such events are changed. Source: wire notes on providers, §6.3, and the SDKs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 from dragoman.json_decoding import parse_digits
 from dragoman.wire.tool_calls import CallIds
 
-_TEXT_FIELDS = {"text": "text", "thinking": "thinking"}  # by type of a block: what its deltas are added to
-_DELTA_FIELDS = {  # by type of a delta: what it adds
+_TEXT_FIELDS = {"text": "text", "thinking": "thinking"}  # block type -> field to which deltas are added
+_DELTA_FIELDS = {  # delta type -> its field
     "text_delta": "text",
     "thinking_delta": "thinking",
     "signature_delta": "signature",
@@ -34,11 +34,11 @@ _MESSAGE_DEFAULTS: Mapping[str, Any] = {
 
 
 class EventRepair:
-    """Repairs the events of one stream, with what the earlier ones have said."""
+    """Repairs the events of one stream, depending on the earlier ones."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self.open_index: int | None = None
-        """The index of the open block, if the server's is its position: its deltas need no repair."""
+        """The index of the open block, if it equals the block's position: its deltas need no repair."""
         self._started = False
         self._types: list[str] = []  # of the blocks, by position
         self._positions: dict[int, int] = {}  # of the open blocks, by the server's index
@@ -52,7 +52,7 @@ class EventRepair:
         return bool(self._types)
 
     def repair(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the events to pass on for one; the same object if nothing is wrong with it."""
+        """Return the events to pass on for one: the same object if it needs no repair."""
         match event.get("type"):
             case "message_start":
                 return [self._repair_start(event)]
@@ -90,7 +90,7 @@ class EventRepair:
     def _start_block(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         index = _as_index(event.get("index"))
         if index is not None and index in self._positions:
-            return []  # it is open
+            return []  # the block is open already
         position = len(self._types)
         self._positions[position if index is None else index] = position
         content_block = event.get("content_block")
@@ -127,7 +127,7 @@ class EventRepair:
         return [*before, {**event, "index": position, "delta": {**fields, "type": delta_type}}]
 
     def _find_block(self, index: Any, delta_type: str) -> tuple[list[dict[str, Any]], int | None]:
-        """Return the position of a delta's block, after the start of one that the server has left out."""
+        """Return events that start the block of a delta, if it is missing, and the block's position."""
         number = _as_index(index)
         position = self._positions.get(number) if number is not None else self._last_position()
         if position is not None:
@@ -154,7 +154,7 @@ class EventRepair:
         return [event if event.get("index") == position else {**event, "index": position}]
 
     def _repair_end(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Repair a `message_delta`: a later one without a stop reason would take back the first one's."""
+        """Repair a `message_delta`: a later one without a stop reason would remove that of the first."""
         delta = _as_object(event.get("delta"))
         usage = _as_object(event.get("usage")) or _as_object(delta.get("usage"))
         reason, count = delta.get("stop_reason"), usage.get("output_tokens")
@@ -171,7 +171,7 @@ class EventRepair:
 
 
 def own_id(call: Mapping[str, Any], ids: CallIds) -> dict[str, str]:
-    """Return the id that a call gets, if it is not its own."""
+    """Return `{"id": new id}` if a call has no id or one that is used, else nothing."""
     id = ids.take(call.get("id"))
     return {} if id == call.get("id") else {"id": id}
 
@@ -186,14 +186,14 @@ def _type_of(block: Any) -> str:
 
 
 def _as_index(value: Any) -> int | None:
-    """An index; also from text, as some servers write it."""
+    """Return an index, also from text, as some servers write it; None for any other value."""
     if isinstance(value, str):
         return parse_digits(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def encode_event(event: Mapping[str, Any]) -> bytes:
-    """Encode a repaired event; half of a surrogate pair stays, since its other half may follow."""
+    """Encode a repaired event. A lone surrogate stays, since its other half may follow."""
     try:
         return msgspec.json.encode(event)
     except (UnicodeEncodeError, OverflowError):

@@ -80,9 +80,9 @@ class AnthropicTap(AnswerTap):
 
     @property
     def usage(self) -> Usage | None:
-        """The last counts; those of the start if the end has none.
+        """The counts of `message_delta`, else those of `message_start`.
 
-        Before the end, the start's output count is ignored: it does not cover what followed.
+        Before the finish, the output count of `message_start` is ignored: it does not cover what followed.
         """
         if self.finish_reason is not None:
             return read_usage(self._counts)
@@ -99,7 +99,7 @@ class AnthropicTap(AnswerTap):
         return encode_frame(NamedFrame(b'{"type":"message_stop"}', "message_stop"))  # the SDKs wait for it
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the frames to pass on, as far as there is no failure."""
+        """Return the frames to pass on, up to a failure."""
         passed_frames: list[bytes] = []
         for received in without_done(frames):
             event = read_event(received)
@@ -132,7 +132,7 @@ class AnthropicTap(AnswerTap):
         return delta.type is not None and event.index is not None and event.index == self._repair.open_index
 
     def _repair_frame(self, event: AnthropicTapEvent, frame: bytes) -> Sequence[bytes]:
-        """Return the frames to pass on for one: itself if the SDKs can read it."""
+        """Return the frames to pass on instead of one: the same if the SDKs can read it."""
         if event.type not in _EVENT_TYPES:
             return (frame,)
         value = parse_event(frame)
@@ -175,7 +175,7 @@ class AnthropicTap(AnswerTap):
 
 
 def parse_event(frame: bytes) -> dict[str, Any]:
-    """The object in a frame that `read_event` could read."""
+    """Return the object in a frame that `read_event` could read."""
     try:
         value = msgspec.json.decode(frame)
     except _DECODE_ERRORS:
@@ -184,7 +184,7 @@ def parse_event(frame: bytes) -> dict[str, Any]:
 
 
 def read_event(frame: bytes) -> AnthropicTapEvent | None:
-    """The event in a frame; None if it is not a JSON object."""
+    """Return the event in a frame; None if it is not a JSON object."""
     try:
         return _decoder.decode(frame)
     except _DECODE_ERRORS:
@@ -224,7 +224,7 @@ def lenient_event(frame: bytes) -> AnthropicTapEvent | None:
 
 
 def has_wrong_name(frame: bytes, event: AnthropicTapEvent) -> bool:
-    """Whether an event's name is missing or differs from its type: clients dispatch on the name."""
+    """Return whether an event's name is missing or differs from its type: clients dispatch on the name."""
     return (
         event.type in _EVENT_TYPES and (frame.event if isinstance(frame, NamedFrame) else None) != event.type
     )
@@ -238,19 +238,19 @@ def without_done(frames: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _is_ignorable(frame: bytes) -> bool:
-    """Whether invalid JSON can be skipped: an empty frame, or an event of a vendor's own, as a heartbeat."""
+    """Return whether invalid JSON can be skipped: an empty frame, or a vendor's own event (a heartbeat)."""
     if isinstance(frame, NamedFrame):
         return frame.event not in _EVENT_TYPES and frame.event != "error"
     return frame.strip() in (b"", b"null")
 
 
 def is_ping(frame: bytes) -> bool:
-    """Whether a frame is Anthropic's own heartbeat, whatever it holds."""
+    """Return whether a frame is Anthropic's own heartbeat, with any data."""
     return isinstance(frame, NamedFrame) and frame.event == "ping"
 
 
 def frame_error(frame: bytes) -> Any:
-    """The error in a frame."""
+    """Return the error in a frame: an error body, or the frame's value or text."""
     try:
         value = parse_lenient_json(frame)
     except ValueError:
@@ -259,7 +259,7 @@ def frame_error(frame: bytes) -> Any:
 
 
 def read_message(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
-    """Read a Message document; ProviderError if it is invalid or incomplete."""
+    """Read a Message document. Raises ProviderError if it is invalid or incomplete."""
     value = read_document(raw, "type")
     if value.get("type") == "error" or not isinstance(value.get("content"), list):
         raise provider_error(find_error(value) or "the answer has no content")
@@ -276,7 +276,7 @@ def read_message(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSu
 
 
 def _with_unique_ids(message: dict[str, Any], ids: CallIds) -> dict[str, Any]:
-    """Return a message whose calls have ids of their own; the same one if they have."""
+    """Return a message whose calls have distinct ids: the same object if they already do."""
     fields = [
         own_id(block, ids) if isinstance(block, dict) and block.get("type") == "tool_use" else {}
         for block in message["content"]

@@ -64,7 +64,7 @@ def read_line(raw: bytes) -> ClaudeCodeMessage | None:
 
 
 def _read_with_surrogates(raw: bytes) -> ClaudeCodeMessage | None:
-    """Parse a line with lone surrogates. They stay in a stream event, where the other half may follow."""
+    """Parse a line with lone surrogates. In a stream event they are kept: the other half may follow."""
     if mend_json(raw) is None:
         return None
     try:
@@ -126,7 +126,10 @@ class ClaudeCodeDecoder:
         return [] if self._finish_event is None else [*self._close_calls(), self._finish_event]
 
     def feed(self, raw: bytes) -> list[e.Event]:
-        """Return the events of one line; ProviderError if it reports a failure. Other output is ignored."""
+        """Return the events of one line. Raises ProviderError if it reports a failure.
+
+        A line that is not a message is ignored, and kept in `unparsed_line`.
+        """
         message = read_line(raw)
         if message is None:
             self.unparsed_line = raw.decode(errors="replace").strip() or self.unparsed_line
@@ -220,7 +223,9 @@ class ClaudeCodeDecoder:
         return [*closing, *self._take_events(answer)]
 
     def _early_inputs(self, content: Any) -> list[e.Event]:
-        """Return calls of a message that is still streaming: they run at once, so outputs may come first."""
+        """Return calls of a message that is still streaming: the CLI runs them at once, so their outputs may
+        come before the end of the message.
+        """
         calls: list[e.Event] = []
         for block in content if isinstance(content, list) else ():
             call_id = (
@@ -347,7 +352,7 @@ class ClaudeCodeDecoder:
 
 
 def _plain_output(content: Any) -> Any:
-    """A tool's content; its text if it contains only text."""
+    """Return a tool's content; its text if it contains only text."""
     if not isinstance(content, list):
         return "" if content is None else content
     texts = [
@@ -379,7 +384,7 @@ _USAGE_FIELDS: Mapping[str, str] = {  # fields of a model's usage to those of `u
 
 
 def finish_reason(message: ClaudeCodeMessage, error_kind: str | None) -> e.FinishReason | None:
-    """The finish reason; None if the run failed. `error_kind` is the error of its last message."""
+    """Return the finish reason; None if the run failed. `error_kind` is the error of its last message."""
     if message.subtype == "error_max_turns":
         return "max-steps"
     if error_kind == _OUTPUT_LIMIT:
@@ -393,7 +398,7 @@ def finish_reason(message: ClaudeCodeMessage, error_kind: str | None) -> e.Finis
 
 
 def read_usage(message: ClaudeCodeMessage) -> e.Usage | None:
-    """The usage of the process, sub-agents and earlier turns included; else that of this turn."""
+    """Return the usage of the process, with sub-agents and earlier turns; else that of this turn."""
     tally = AnthropicUsage()
     models = (
         [model_usage for model_usage in message.models.values() if isinstance(model_usage, Mapping)]
@@ -413,7 +418,7 @@ def _count(model_usage: Mapping[str, object], name: str) -> int:
 
 
 def run_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderError:
-    """The error of a failed run, with its cost and usage."""
+    """Return the error of a failed run, with its cost and usage."""
     error = _read_error(message, error_kind)
     usage = read_usage(message)
     error.cost = message.total_cost_usd
@@ -433,7 +438,7 @@ def _read_error(message: ClaudeCodeMessage, error_kind: str | None) -> ProviderE
 
 
 def explain_error(text: str, *, kind: str | None = None, status: int | None = None) -> ProviderError:
-    """The error for a message of the CLI; `kind` and `status` are what it reports besides."""
+    """Return the error for a message of the CLI; `kind` and `status` are from its other fields."""
     error = provider_error(text, status=status)
     if kind is not None and kind in _ERROR_KINDS and not (kind == "server_error" and status):
         category, transient = _ERROR_KINDS[kind]

@@ -326,8 +326,8 @@ class OpenAITap(AnswerTap):
         return self._repair_frame(values, frame) if values else ()
 
     def _is_ignorable(self, frame: bytes, *, last: bool) -> bool:
-        """Return whether a frame that is not JSON may be skipped: a named heartbeat, which is no error, or a
-        truncated frame after the finish. Any other fails the answer.
+        """Return whether a frame that is not JSON may be dropped: a named heartbeat. Otherwise the answer
+        fails, unless the frame is a truncated one after the finish.
         """
         if isinstance(frame, NamedFrame) and frame.event != "error":
             return True

@@ -174,8 +174,9 @@ class RunnerQuestion(TurnFrame, frozen=True, kw_only=True, tag="question"):
 
 
 class RunnerEvent(RunnerFrame, frozen=True, kw_only=True, tag="data"):
-    """A domain event: `{"type": "data-<name>", "data": ...}`, which is part of the chat (`in_chat`), or one of
-    `DOMAIN_TYPES`, which is not.
+    """A domain event: `{"type": "data-<name>", "data": ...}`, or one of `DOMAIN_TYPES`.
+
+    Only the former is part of the chat (`in_chat`).
     """
 
     session_id: Id

@@ -1,6 +1,6 @@
 """Reads sessions from files: our JSON lines and JSON, OpenCode's export, ChatGPT's `conversations.json`.
 
-A file comes from anywhere: what does not fit is refused with its place, and nothing in it is fetched.
+Files are not trusted: errors name the invalid place, and no URL in a file is requested.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def read_export(
 ) -> Iterator[ExportedSession]:
     """Read a file, which can be read in chunks from its beginning; yield its sessions.
 
-    The messages of JSON lines and of a JSON object above `MAX_VALUE` bytes are read as they are asked for.
-    Several conversations are a JSON array, each of up to `MAX_VALUE` bytes unless it is ChatGPT's. `digest`
-    is that of the whole file. Raises BadRequest, TooLarge.
+    The messages of JSON lines, and of a JSON object above `MAX_VALUE` bytes, are read lazily. Several
+    conversations are a JSON array, each of up to `MAX_VALUE` bytes unless it is ChatGPT's. `digest` is that
+    of the whole file. Raises BadRequest and TooLarge.
     """
     chunks = open_chunks()
     head = next((stripped for chunk in chunks if (stripped := chunk.lstrip())), b"")
@@ -86,9 +86,9 @@ def _read_array(parts: Iterator[tuple[bytes, bool]], *, max_values: int) -> Iter
 
 
 class LongConversation:
-    """Reads a conversation of ChatGPT that comes in parts: of its messages, nothing but their texts is kept.
+    """Reads a conversation of ChatGPT that comes in parts. Of its messages, only the texts are kept.
 
-    Which branch was shown is known at its end only.
+    All branches are kept until the end, which names the one that was shown.
     """
 
     def __init__(self, *, max_values: int) -> None:
@@ -100,7 +100,7 @@ class LongConversation:
         self._size = 0
 
     def feed(self, part: bytes) -> None:
-        """Read the next part. Raises BadRequest, TooLarge."""
+        """Read the next part. Raises BadRequest and TooLarge."""
         self._digest.update(part)
         for id, raw in self._splitter.feed(part):
             node = _decode(raw, f"mapping.{id[:80]}", max_values=self._max_values)
@@ -115,7 +115,7 @@ class LongConversation:
                 raise TooLarge(
                     f"the texts of a conversation of the file have more than {MAX_VALUE:,} characters, the "
                     "limit",
-                    hint="take it out of the file: the others can be imported without it",
+                    hint="remove it from the file: the others can be imported without it",
                 )
 
     def end(self) -> ExportedSession:
@@ -125,7 +125,7 @@ class LongConversation:
         if not isinstance(head, dict) or not isinstance(head.get("mapping"), dict):
             raise TooLarge(
                 f"a conversation of the file has more than {MAX_VALUE:,} bytes, the limit",
-                hint="take it out of the file, and import it as a file of its own",
+                hint="remove it from the file, and import it as a file of its own",
             )
         shown = _shown_branch(self._parents, head.get("current_node"))
         messages = (self._messages[id] for id in shown if id in self._messages)
@@ -135,7 +135,7 @@ class LongConversation:
 def _read_long(
     open_chunks: Callable[[], Iterator[bytes]], *, digest: str, max_values: int
 ) -> ExportedSession:
-    """Read a conversation that is too long to be decoded as a whole: what it is first, then its messages."""
+    """Read a conversation that is too long to be decoded as a whole: first its head, then its messages."""
     value = _decode(read_head(open_chunks(), max_size=MAX_VALUE), "the file", max_values=max_values)
     if isinstance(value, dict) and isinstance(value.get("mapping"), dict):
         conversation = LongConversation(max_values=max_values)

@@ -18,7 +18,7 @@ from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """A user message to answer. One that the session has with the same content is a repeat, else an edit."""
+    """A user message to answer. If the session has its id, it is a repetition of an equal one, or an edit."""
 
     message: Message
 
@@ -65,19 +65,19 @@ class ContinueAnswer(msgspec.Struct, frozen=True):
 
 
 WhenBusy: TypeAlias = Literal["refuse", "queue", "steer", "interrupt"]
-"""What becomes of a message that arrives while its session has an active run."""
+"""How to handle a message that arrives while its session has an active run."""
 ChatAction: TypeAlias = NewMessage | EditMessage | RegenerateAnswer | ContinueAnswer
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A chat request: the session, the action, and the app's settings for this request.
 
-    `when_busy` None is the agent's default. One in the `background` is answered whether anybody follows or
-    not; what becomes of it is posted to the URL `webhook`. `queued_id` is the id of a message that has
-    waited, which becomes that of its run. A conversation of more than `compact_threshold` tokens is
-    summarised before the model is asked. `is_first`: its session was made for it, and is empty while nobody
-    has changed it. The hub makes at most `max_tool_calls` calls for it, and answers in `output_format`: a
-    `response_format` of Chat Completions, as JSON.
+    `when_busy` None is the agent's default. In the `background`, the answer continues while no client follows
+    it; its end is posted to the URL `webhook`. `queued_id` is the id of a message that was queued, which
+    becomes the id of its run. A conversation of more than `compact_threshold` tokens is summarised first.
+    `is_first`: the session was created for this request, and is empty unless another client has changed it.
+    The run makes at most `max_tool_calls` calls. `output_format` is a `response_format` of Chat Completions,
+    as JSON.
     """
 
     session_id: str
@@ -114,14 +114,14 @@ class ChatBody(msgspec.Struct, rename="camel"):
 
     @property
     def channel(self) -> Mapping[str, str | None]:
-        """The channel that the message is of, as metadata of it; empty without one."""
+        """The metadata with the message's channel; empty if it has none."""
         if self.channel_type is None and self.channel_id is None:
             return {}
         return {"channelType": self.channel_type, "channelId": self.channel_id}
 
 
 class ChatMessageHead(msgspec.Struct):
-    """What tells the messages of a history apart."""
+    """The field of a message of the history that is decoded: its id."""
 
     id: Any = None
 
@@ -141,12 +141,12 @@ def parse_chat_request(
     max_part: int = 1_000_000,
     max_values: int = MAX_VALUES,
 ) -> ChatRequest:
-    """Parse a body; BadRequest names the invalid field, TooLarge the part of more than `max_part` characters.
+    """Parse a body. Raises BadRequest, with the invalid field, and TooLarge.
 
-    A message of a channel has the channel in its metadata, and is queued where its session is busy.
-    Of the messages, only the one that the request is about is decoded; it may have `max_values`. The others
-    are history, which the session has. `session_id` comes from the path, if it has one; a different `id` in
-    the body is rejected.
+    Of the messages, only the one that the request is about is decoded: it may have `max_values` JSON values,
+    and `max_part` characters in a part. The others are history, which the session has. A message of a channel
+    gets the channel as metadata, and is queued by default if its session is busy. `session_id` is that of the
+    path; a different `id` in the body is rejected.
     """
     try:
         body = decode_json(raw, _decoder)
@@ -170,7 +170,7 @@ def parse_chat_request(
 
 
 def parse_webhook_url(url: str | None) -> str | None:
-    """Return the URL of a webhook. Raises BadRequest; the hub checks what it leads to."""
+    """Return the URL of a webhook. Raises BadRequest. Its address is checked when it is requested."""
     if url is None:
         return None
     if len(url) > MAX_WEBHOOK_URL or not url.startswith(("https://", "http://")) or not url.isprintable():
@@ -181,9 +181,7 @@ def parse_webhook_url(url: str | None) -> str | None:
 
 
 def parse_client_tools(declared: DeclaredTools) -> tuple[Tool, ...]:
-    """Parse tools that run in the front end: a list of `{name, description, inputSchema}`, or a map by
-    name.
-    """
+    """Parse tools of the front end: a list of `{name, description, inputSchema}`, or an object by name."""
     tools = (
         [{"name": name, **tool} for name, tool in declared.items()]
         if isinstance(declared, Mapping)

@@ -1,8 +1,9 @@
 """Skim the history in a chat request: `useChat` clients send all messages, and only the last ones are read.
 
-A session with pictures in it soon has more bytes than one request may have. The skimmer takes the body in
-chunks and keeps what stands around `messages` and the last messages, as many as fit; so what counts is the
-new message, and memory stays bounded. It tracks strings and depth only: the kept body is parsed afterwards.
+A session with images soon has more bytes than one request may have. The skimmer reads the body in chunks and
+keeps the fields other than `messages`, and as many of the last messages as fit. So only the size of the new
+message is limited, and memory is bounded. It tracks strings and depth only; the kept body is parsed
+afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ OUTSIDE = re.compile(rb'[^"\[\]{},]*')
 class HistorySkimmer:
     """Takes the bytes of a chat request; `body()` returns them without the oldest messages.
 
-    Raises TooLarge when the last message, or what stands around the messages, has more than `limit` bytes.
+    Raises TooLarge if the last message, or the rest of the body, has more than `limit` bytes.
     """
 
     def __init__(self, limit: int) -> None:
