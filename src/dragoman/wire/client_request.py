@@ -123,7 +123,7 @@ class RawRequestBody:
         return NamedFiles(*map(sum, zip(*counts, strict=True)))
 
     def raw_field(self, name: str) -> bytes:
-        """The bytes of a field; b"" if the body does not have it."""
+        """Return the bytes of a field; b"" if the body does not have it."""
         return bytes(self._fields.get(name, b""))
 
     def rewrite(

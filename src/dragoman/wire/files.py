@@ -37,25 +37,25 @@ def detect_media_type(data: bytes) -> str | None:
 
 
 def base_media_type(part: FilePart) -> str:
-    """The file's media type in lower case, without parameters."""
+    """Return the file's media type in lower case, without parameters."""
     return part.media_type.partition(";")[0].strip().lower()
 
 
 def inline_text(part: FilePart) -> str | None:
-    """A text file from a data: URL as its name and text; None for any other file."""
+    """Return a text file from a data: URL as its name and text; None for any other file."""
     data = _DATA_URL.fullmatch(part.url) if _TEXT_TYPES.fullmatch(base_media_type(part)) else None
     text = _decode_data_url(data[2], is_base64=bool(data[1])) if data is not None else None
     return None if text is None else f"{part.filename or 'file'}:\n{text}"
 
 
 def base64_data(part: FilePart) -> str | None:
-    """The base64 data of a file from a data: URL; None for any other file."""
+    """Return the base64 data of a file from a data: URL; None for any other file."""
     data = _DATA_URL.fullmatch(part.url)
     return data[2] if data is not None and data[1] else None
 
 
 def file_note(part: FilePart) -> str:
-    """A text in place of a file that a model cannot read: its type, and its size or URL."""
+    """Return a text in place of a file that a model cannot read: its type, and its size or URL."""
     name = part.filename or "a file"
     if part.url[:5].lower() != "data:":
         return f"[{name} of the type {base_media_type(part)} at {part.url}]"
@@ -65,19 +65,19 @@ def file_note(part: FilePart) -> str:
 
 
 def base64_size(data: str) -> int:
-    """The number of bytes in base64."""
+    """Return the number of bytes in base64."""
     return len(data) * 3 // 4 - data[-2:].count("=")
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for people: `640 bytes`, `12 kB`, `1.5 MB`."""
+    """Return a number of bytes for people: `640 bytes`, `12 kB`, `1.5 MB`."""
     if size < 1000:
         return "1 byte" if size == 1 else f"{size} bytes"
     return f"{size / 1000:.0f} kB" if size < 999_500 else f"{size / 1_000_000:.1f} MB"
 
 
 def file_reference(part: FilePart) -> str:
-    """A text that refers to a file by name, type and URL."""
+    """Return a text that refers to a file by name, type and URL."""
     return f"{part.filename or 'file'} ({base_media_type(part)}): {part.url}"
 
 

@@ -124,7 +124,7 @@ def encode_large_body(value: Any) -> bytes:
 
 
 def mapping_enc_hook(value: Any) -> Any:
-    """An `enc_hook` for msgspec that encodes any mapping as an object."""
+    """Return an `enc_hook` for msgspec that encodes any mapping as an object."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
@@ -141,7 +141,7 @@ def compact_json(value: Any) -> str:
 
 
 def is_deeper_than(value: Any, limit: int) -> bool:
-    """Whether objects and lists are nested more than `limit` levels deep."""
+    """Return whether objects and lists are nested more than `limit` levels deep."""
     level = [value]
     for _ in range(limit):
         level = [

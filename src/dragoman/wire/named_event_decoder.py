@@ -37,7 +37,7 @@ class NamedEventParser(SSEParser):
 
 
 def event_name(payload: bytes) -> str | None:
-    """The frame's name in the event stream, if it was kept."""
+    """Return the frame's name in the event stream, if it was kept."""
     return payload.event if isinstance(payload, NamedFrame) else None
 
 
@@ -100,14 +100,14 @@ class NamedEventDecoder(SSEAnswerDecoder[Builder], Generic[Builder, Chunk]):
                 return
 
     def _is_heartbeat(self, payload: bytes) -> bool:
-        """Whether invalid JSON can be skipped: a named heartbeat that does not begin like JSON."""
+        """Return whether invalid JSON can be skipped: a named heartbeat that does not begin like JSON."""
         name = event_name(payload)
         if name is None or payload.startswith(b"{"):
             return False
         return not name.startswith(self.json_event_prefixes)
 
     def _frame_error(self, payload: bytes, reason: ValueError) -> ProviderError | str:
-        """The error for a frame that is not JSON, or that is an error in plain text."""
+        """Return the error for a frame that is not JSON, or that is an error in plain text."""
         if event_name(payload) == "error":
             return payload.decode(errors="replace")
         return invalid_json_error(payload, reason)

@@ -76,6 +76,6 @@ def _named_kind(block: Mapping[str, Any]) -> str | None:
 
 
 def _is_url(value: Any) -> bool:
-    """Whether a value, or its `url`, is a URL that does not hold the data itself."""
+    """Return whether a value, or its `url`, is a URL that does not hold the data itself."""
     url = value.get("url") if isinstance(value, Mapping) else value
     return isinstance(url, str) and bool(url) and url[:5].lower() != "data:"

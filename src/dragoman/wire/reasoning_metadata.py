@@ -25,7 +25,7 @@ def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> Provi
 
 
 def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Mapping[str, Any]:
-    """The metadata if it may be sent to this provider, else nothing."""
+    """Return the metadata if it may be sent to this provider, else nothing."""
     fields = (metadata or {}).get(FAMILY, {})
     return fields if fields.get("provider") in (None, provider) else {}
 
@@ -47,7 +47,7 @@ def reasoning_details(metadata: ProviderMetadata | None) -> list[dict[str, Any]]
 
 
 def metadata_of_entry(entry: Mapping[str, Any]) -> ProviderMetadata | None:
-    """The metadata in an entry of `reasoning_details`; None if it is of another format."""
+    """Return the metadata in an entry of `reasoning_details`; None if it is of another format."""
     if entry.get("format") != _FORMAT or not isinstance(entry.get("data"), str) or not entry["data"]:
         return None
     return {FAMILY: {key: entry[name] for name, key in _ENTRY_FIELDS if isinstance(entry.get(name), str)}}

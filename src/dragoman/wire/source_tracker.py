@@ -70,12 +70,12 @@ def cited_place(source: SourceUrl) -> tuple[int, int] | None:
 
 
 def source_id(url: str) -> str:
-    """An id that is the same for the same URL in every answer."""
+    """Return an id that is the same for the same URL in every answer."""
     return f"source-{hashlib.sha256(url.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def media_type_from_url(url: str) -> str:
-    """The media type by the data: URL or the file extension; PNG if neither tells."""
+    """Return the media type by the data: URL or the file extension; PNG if neither tells."""
     match = _DATA_URL.match(url)
     if match:
         return match[1]

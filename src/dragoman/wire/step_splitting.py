@@ -29,7 +29,7 @@ def split_steps(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def local_tool_calls(parts: Sequence[Part]) -> list[ToolPart]:
-    """The complete calls that did not run at the provider."""
+    """Return the complete calls that did not run at the provider."""
     return [
         part
         for part in parts
@@ -38,7 +38,7 @@ def local_tool_calls(parts: Sequence[Part]) -> list[ToolPart]:
 
 
 def tool_result_text(part: ToolPart) -> str:
-    """The text that the model reads as the result of a call; files are named, not included."""
+    """Return the text that the model reads as the result of a call; files are named, not included."""
     match part.state:
         case "output-available":
             output = None if part.output is msgspec.UNSET else part.output

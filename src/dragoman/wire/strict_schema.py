@@ -40,7 +40,7 @@ def to_closed_schema(schema: Any) -> Any:
 
 
 def _supported_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The supported keywords, except named subschemas and choices."""
+    """Return the supported keywords, except named subschemas and choices."""
     supported: dict[str, Any] = {name: schema[name] for name in _SUPPORTED_KEYWORDS if name in schema}
     if isinstance(schema.get("items"), Mapping):
         supported["items"] = to_closed_schema(schema["items"])
@@ -61,7 +61,7 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _description(schema: Mapping[str, Any], closed: Mapping[str, Any]) -> str:
-    """The schema's description, with the removed keywords."""
+    """Return the schema's description, with the removed keywords."""
     description = schema.get("description")
     removed = {
         name: value
@@ -95,7 +95,7 @@ def to_strict_schema(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def has_open_objects(schema: Any) -> bool:
-    """Whether an object in the schema allows arbitrary field names; closed, it would be empty."""
+    """Return whether an object in the schema allows arbitrary field names; closed, it would be empty."""
     if isinstance(schema, list):
         return any(has_open_objects(item) for item in schema)
     if not isinstance(schema, Mapping):
@@ -109,7 +109,7 @@ def has_open_objects(schema: Any) -> bool:
 
 
 def _subschemas(schema: Mapping[str, Any]) -> list[Any]:
-    """The direct subschemas, and lists of them."""
+    """Return the direct subschemas, and lists of them."""
     found_schemas = [schema[keyword] for keyword in _SUBSCHEMA_KEYWORDS if keyword in schema]
     for table in _SUBSCHEMA_MAPS:
         subschemas = schema.get(table)

@@ -88,7 +88,7 @@ def _text_tokens(text: str) -> float:
 
 
 def _count_wide(text: str) -> float:
-    """The wide characters of a text; of a long one as many as evenly spaced samples have."""
+    """Return the wide characters of a text; of a long one as many as evenly spaced samples have."""
     if len(text) <= _SAMPLED_LENGTH:
         return len(_WIDE_CHARACTER.findall(text))
     size = _SAMPLED_LENGTH // _SAMPLES
@@ -139,7 +139,7 @@ def _part_tokens(part: Part) -> float:
 
 
 def _call_tokens(part: ToolPart) -> float:
-    """The call, and its result as a message of its own."""
+    """Return the call, and its result as a message of its own."""
     tokens = _text_tokens(part.name) + (0.0 if part.input is UNSET else _json_tokens(part.input))
     if part.state == "output-error":
         return tokens + _MESSAGE_OVERHEAD + _text_tokens(part.error_text or "")

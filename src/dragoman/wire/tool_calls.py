@@ -263,7 +263,7 @@ class _PendingCall:
         return self._completeness.is_complete()
 
     def is_different_call(self, fragment: ToolCallFragment) -> bool:
-        """Whether the fragment has this call's index but begins another call."""
+        """Return whether the fragment has this call's index but begins another call."""
         if fragment.id and self.provider_id and fragment.id != self.provider_id and self.name:
             # Rule 2. A new id alone is not enough: some vendors send one with every fragment.
             return bool(fragment.name) or self.complete
@@ -275,7 +275,7 @@ class _PendingCall:
         return (has_other_name or fragment.arguments.lstrip().startswith("{")) and self.complete  # rule 3
 
     def is_repeat(self, fragment: ToolCallFragment) -> bool:
-        """Whether the fragment repeats the whole call (rule 6: a complete object is used once).
+        """Return whether the fragment repeats the whole call (rule 6: a complete object is used once).
 
         Without an id and a name, but with the call's index, so do parsers of vLLM at the end of a stream.
         """

@@ -155,7 +155,7 @@ class ToolUseBlockDecoder:
         return [ToolInputStart(self.id, self._name, provider_executed=self._provider_executed)]
 
     def add_delta(self, delta: AnthropicDelta) -> list[Event]:
-        """Add a delta. ProviderError for more than `max_arguments` characters."""
+        """Add a delta. Raises ProviderError for more than `max_arguments` characters."""
         if delta.type == "input_json_delta":
             self._append(delta.partial_json or "")
         return []

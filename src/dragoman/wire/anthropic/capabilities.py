@@ -43,7 +43,7 @@ class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_capabilities(name: str) -> ModelCapabilities:
-    """The capabilities of the model with this name, in any vendor's spelling."""
+    """Return the capabilities of the model with this name, in any vendor's spelling."""
     name = name.lower()
     if "claude" not in name:
         return ModelCapabilities(structured_output=False)

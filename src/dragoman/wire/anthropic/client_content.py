@@ -33,7 +33,7 @@ def parse_block(block: RequestFields) -> list[ContentPart]:
 
 
 def unsupported_block(block: RequestFields, block_type: str) -> BadRequest:
-    """The error for a block that has no neutral equivalent."""
+    """Return the error for a block that has no neutral equivalent."""
     return invalid_field(
         block.path_of("type"),
         f"a {block_type!r:.60} block is not supported by this model's provider; "
@@ -72,7 +72,7 @@ def _parse_document(block: RequestFields) -> list[ContentPart]:
 
 
 def is_made_of_blocks(document: RequestFields) -> bool:
-    """Whether a document is made of blocks: they are kept, and nothing else of it but the title."""
+    """Return whether a document is made of blocks: they are kept, and nothing else of it but the title."""
     source = document.raw.get("source")
     return isinstance(source, dict) and source.get("type") == "content"
 

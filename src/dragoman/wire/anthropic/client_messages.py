@@ -292,7 +292,7 @@ def _join_text(parts: list[ContentPart]) -> str:
 
 
 def _last_cache_control(parts: list[ContentPart]) -> ProviderMetadata | None:
-    """The last cache breakpoint inside a result: it covers the same prefix as one on the result."""
+    """Return the last cache breakpoint inside a result: it covers the same prefix as one on the result."""
     cache_controls = [
         (part.provider_metadata or {}).get("anthropic", {}).get("cacheControl") for part in parts
     ]

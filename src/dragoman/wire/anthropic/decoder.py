@@ -101,7 +101,7 @@ class AnthropicDecoder(NamedEventDecoder[AnthropicEventBuilder, AnthropicChunk])
 
 
 def _error_from(payload: bytes) -> object:
-    """The error in an error event that does not have it in `error`."""
+    """Return the error in an error event that does not have it in `error`."""
     try:
         value = parse_lenient_json(payload)
     except ValueError:

@@ -341,7 +341,7 @@ _STOP_REASONS: Mapping[e.FinishReason, str] = {
 
 
 def encode_stop(finish: e.FinishStep, *, lacks_calls: bool) -> dict[str, Any]:
-    """Return stop reason and stop sequence; Anthropic's own if it gave them. ProviderError if there is
+    """Return stop reason and stop sequence; Anthropic's own if it gave them. Raises ProviderError if there is
     none.
 
     Some servers say `tool_calls` after a plain text: clients would look for a call to answer (`lacks_calls`).
@@ -412,7 +412,7 @@ def encode_usage_or_estimate(usage: e.Usage | None, text_length: int) -> dict[st
 
 
 def event_text_length(event: e.Event) -> int:
-    """The number of characters that an event adds to the answer."""
+    """Return the number of characters that an event adds to the answer."""
     match event:
         case e.TextDelta() | e.ReasoningDelta():
             return len(event.delta)

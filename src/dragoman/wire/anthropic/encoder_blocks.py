@@ -291,7 +291,7 @@ def parse_arguments(arguments: str) -> Any:
 
 
 def _input_object(tool_input: Any) -> dict[str, Any]:
-    """The input of a call as an object. Some servers encode it twice: then it is JSON in a string."""
+    """Return the input of a call as an object. Some servers encode it twice: then it is JSON in a string."""
     value = tool_input
     for _ in range(2):
         value = parse_arguments(value) if isinstance(value, str) else value

@@ -34,15 +34,15 @@ class RequestFields:
         self.path = path
 
     def path_of(self, name: str) -> str:
-        """The path of the field `name`."""
+        """Return the path of the field `name`."""
         return f"{self.path}.{name}" if self.path else name
 
     def has(self, name: str) -> bool:
-        """Whether the field is present and not null."""
+        """Return whether the field is present and not null."""
         return self.raw.get(name) is not None
 
     def text(self, name: str, *, empty: bool = False) -> str:
-        """A required string, not empty unless `empty`."""
+        """Return a required string, not empty unless `empty`."""
         value = self.raw.get(name)
         if value is None:
             raise invalid_field(self.path_of(name), "this field is required")
@@ -53,25 +53,25 @@ class RequestFields:
         return value
 
     def optional_text(self, name: str) -> str:
-        """An optional string; "" if missing."""
+        """Return an optional string; "" if missing."""
         return self.text(name, empty=True) if self.has(name) else ""
 
     def flag(self, name: str) -> bool:
-        """An optional boolean; False if missing."""
+        """Return an optional boolean; False if missing."""
         value = self.raw.get(name)
         if value is None or isinstance(value, bool):
             return bool(value)
         raise invalid_field(self.path_of(name), f"must be true or false, got {_describe_value(value)}")
 
     def number(self, name: str) -> float | None:
-        """An optional number; None if missing."""
+        """Return an optional number; None if missing."""
         value = self.raw.get(name)
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             return value
         raise invalid_field(self.path_of(name), f"must be a number, got {_describe_value(value)}")
 
     def count(self, name: str) -> int | None:
-        """An optional integer of 0 or more; None if missing."""
+        """Return an optional integer of 0 or more; None if missing."""
         value = self.raw.get(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
             return value
@@ -80,24 +80,24 @@ class RequestFields:
         )
 
     def nested(self, name: str) -> RequestFields:
-        """The required object in the field `name`."""
+        """Return the required object in the field `name`."""
         return RequestFields(self.raw.get(name), self.path_of(name))
 
     def items(self, name: str) -> list[Any]:
-        """A required list."""
+        """Return a required list."""
         value = self.raw.get(name)
         if isinstance(value, list):
             return value
         raise invalid_field(self.path_of(name), f"must be a list, got {_describe_value(value)}")
 
     def objects(self, name: str) -> list[RequestFields]:
-        """A required list of objects."""
+        """Return a required list of objects."""
         items = self.items(name)
         check_count(len(items), self.path_of(name), limit=MAX_TOOLS if name == "tools" else MAX_ITEMS)
         return [RequestFields(item, f"{self.path_of(name)}[{index}]") for index, item in enumerate(items)]
 
     def content_blocks(self, name: str) -> list[RequestFields]:
-        """The content blocks in the field; a string is one text block."""
+        """Return the content blocks in the field; a string is one text block."""
         value = self.raw.get(name)
         if isinstance(value, str):
             return [RequestFields({"type": "text", "text": value}, self.path_of(name))]
@@ -108,7 +108,7 @@ class RequestFields:
         )
 
     def unknown_fields(self, supported: Collection[str], *, place: str) -> list[str]:
-        """The names of fields that are not `supported` and not empty, as fields of `place`."""
+        """Return the names of fields that are not `supported` and not empty, as fields of `place`."""
         return [
             f"{place}.{name}"
             for name, value in self.raw.items()
@@ -128,12 +128,12 @@ class RequestFields:
 
 
 def invalid_field(path: str, problem: str, *, hint: str | None = None) -> BadRequest:
-    """The error for an invalid field; its message begins with the path, as Anthropic's do."""
+    """Return the error for an invalid field; its message begins with the path, as Anthropic's do."""
     return BadRequest(f"{path}: {problem}", field=path, hint=hint)
 
 
 def quoted_list(values: Iterable[str]) -> str:
-    """The names as a quoted, comma-separated list."""
+    """Return the names as a quoted, comma-separated list."""
     return ", ".join(repr(name) for name in values)
 
 

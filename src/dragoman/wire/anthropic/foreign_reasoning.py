@@ -67,7 +67,7 @@ def decode_opaque_reasoning(sealed: str, text: str) -> dict[str, Any] | None:
 
 
 def openai_metadata(fields: Mapping[str, Any]) -> ProviderMetadata | None:
-    """The provider metadata of a reasoning part that carries decoded fields."""
+    """Return the provider metadata of a reasoning part that carries decoded fields."""
     details = fields.get("reasoning_details")
     for entry in details if isinstance(details, list) else ():
         if isinstance(entry, Mapping) and (metadata := metadata_of_entry(entry)) is not None:
@@ -103,7 +103,7 @@ def drop_opaque_reasoning(messages: bytes) -> bytes:
 
 
 def _clean_message(message: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw] | None:
-    """The message without such blocks; None if nothing is left of it."""
+    """Return the message without such blocks; None if nothing is left of it."""
     content = bytes(message.get("content", b""))
     if not _has_mark(content) or not content.lstrip().startswith(b"["):
         return message
@@ -128,7 +128,7 @@ def _has_mark(raw: bytes) -> bool:
 
 
 def _drop_foreign_citations(block: msgspec.Raw) -> msgspec.Raw:
-    """The block without citations of other providers' texts."""
+    """Return the block without citations of other providers' texts."""
     raw = bytes(block)
     if _MARKS[1] not in raw:
         return block

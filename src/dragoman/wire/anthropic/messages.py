@@ -55,7 +55,7 @@ def safe_tool_name(name: str) -> str:
 def write_messages(
     history: Sequence[Message], *, instructions: str | None, provider: str | None
 ) -> AnthropicConversation:
-    """Convert the messages in order; BadRequest for a file that Anthropic does not accept."""
+    """Convert the messages in order. Raises BadRequest for a file that Anthropic does not accept."""
     writer = _MessageWriter(provider)
     if instructions and instructions.strip():
         writer.system.append({"type": "text", "text": instructions})
@@ -133,7 +133,7 @@ class _MessageWriter:
             block["text"] = block["text"].rstrip()
 
     def _tool_use_block(self, part: ToolPart) -> dict[str, Any]:
-        """A call that the model made."""
+        """Return a call that the model made."""
         metadata = own_metadata(part.call_provider_metadata, self._provider)
         extras = {
             name: metadata[key]
@@ -150,7 +150,7 @@ class _MessageWriter:
         }
 
     def _assistant_blocks(self, part: Part) -> list[dict[str, Any]]:
-        """The blocks of any other assistant part."""
+        """Return the blocks of any other assistant part."""
         match part:
             case TextPart():
                 citations = own_metadata(part.provider_metadata, self._provider).get("citations")
@@ -194,14 +194,14 @@ def _both_metadata(part: ToolPart) -> tuple[Any, Any]:
 
 
 def _text_blocks(part: TextPart) -> list[dict[str, Any]]:
-    """The text as a block; none for white space only, which Anthropic rejects."""
+    """Return the text as a block; none for white space only, which Anthropic rejects."""
     if not part.text.strip():
         return []
     return [{"type": "text", "text": part.text, **cache_control_field(part.provider_metadata)}]
 
 
 def _user_blocks(part: Part, field: str) -> list[dict[str, Any]]:
-    """The blocks of a user's text or file."""
+    """Return the blocks of a user's text or file."""
     if isinstance(part, TextPart):
         return _text_blocks(part)
     if not isinstance(part, FilePart):
@@ -213,7 +213,7 @@ def _user_blocks(part: Part, field: str) -> list[dict[str, Any]]:
 
 
 def _tool_result_block(part: ToolPart, call: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a call; every call gets one."""
+    """Return the result of a call; every call gets one."""
     content_parts = read_multimodal_output(part)
     content: Any = (
         tool_result_text(part)
@@ -264,7 +264,7 @@ def write_file(part: FilePart) -> dict[str, Any] | None:
 
 
 def unsupported_file(part: FilePart, field: str) -> BadRequest:
-    """The error for a file that Anthropic does not accept."""
+    """Return the error for a file that Anthropic does not accept."""
     return BadRequest(
         f"{field}: Anthropic's models do not accept files of type {part.media_type!r:.80}",
         field=field,

@@ -252,7 +252,7 @@ class AnthropicOptions:
 
 
 def _response_schema(response_format: Mapping[str, Any]) -> Any:
-    """The schema of a `response_format`, if it has one."""
+    """Return the schema of a `response_format`, if it has one."""
     json_schema = response_format.get("json_schema")
     schema = json_schema.get("schema") if isinstance(json_schema, Mapping) else None
     return schema if isinstance(schema, Mapping) else None
@@ -297,7 +297,7 @@ class ThinkingConfig(msgspec.Struct, frozen=True):
 
 
 def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> ThinkingConfig:
-    """The thinking that the request sets in Anthropic's format. BadRequest for an invalid budget."""
+    """Return the thinking that the request sets in Anthropic's format. BadRequest for an invalid budget."""
     budget = thinking.get("budget_tokens")
     if thinking.get("type") == "enabled" and type(budget) is int:
         field = "thinking.budget_tokens"
@@ -315,7 +315,7 @@ def explicit_thinking(thinking: Mapping[str, Any], *, limit: int | None) -> Thin
 def thinking_for_effort(
     effort: Any, model: ModelCapabilities, *, limit: int | None, unsigned_calls: bool
 ) -> ThinkingConfig:
-    """The thinking for an OpenAI `reasoning_effort`; BadRequest if there is no such effort.
+    """Return the thinking for an OpenAI `reasoning_effort`. Raises BadRequest if there is no such effort.
 
     `limit` is the client's max_tokens. `unsigned_calls`: the history ends in calls without signed thinking
     before them, which a model that thinks by budget rejects.

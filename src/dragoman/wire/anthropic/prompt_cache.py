@@ -68,7 +68,7 @@ def prompt_prefix(body: Mapping[str, Any]) -> PromptPrefix:
 
 
 def _breakpoint_blocks(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The blocks for breakpoints, the most useful first."""
+    """Return the blocks for breakpoints, the most useful first."""
     messages: Sequence[Mapping[str, Any]] = body.get("messages", ())
     newest = [messages[-1]] if messages else []
     user_messages = [message for message in messages[:-1] if message["role"] == "user"]

@@ -22,12 +22,12 @@ def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> Provi
 
 
 def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Mapping[str, Any]:
-    """The metadata if it may be sent to this provider, else nothing."""
+    """Return the metadata if it may be sent to this provider, else nothing."""
     fields = (metadata or {}).get(FAMILY, {})
     return fields if fields.get("provider") in (None, provider) else {}
 
 
 def cache_control_field(metadata: ProviderMetadata | None) -> dict[str, Any]:
-    """The `cache_control` of a block or a tool."""
+    """Return the `cache_control` of a block or a tool."""
     cache_control = (metadata or {}).get(FAMILY, {}).get("cacheControl")
     return {"cache_control": dict(cache_control)} if isinstance(cache_control, Mapping) else {}

@@ -64,7 +64,7 @@ def write_request(
     stream: bool = True,
     drop: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Build the body; BadRequest for what Anthropic does not support and cannot be dropped.
+    """Build the body. Raises BadRequest for what Anthropic does not support and cannot be dropped.
 
     `provider` names the provider that is called: opaque parts that it sent (signatures) are included.
     `max_tokens` applies if the request has no limit; a thinking budget is added to it. `drop` names fields
@@ -98,7 +98,7 @@ def write_request(
 
 
 def check_request(request: ModelRequest, *, provider: str | None = None) -> Sequence[str]:
-    """The names of what is dropped from the request; BadRequest for what cannot be.
+    """Return the names of what is dropped from the request. Raises BadRequest for what cannot be.
 
     They are options, and `<message id>.file` for files of an assistant message, which Anthropic does not
     accept.
@@ -111,7 +111,7 @@ def check_request(request: ModelRequest, *, provider: str | None = None) -> Sequ
 
 
 def rejected_field(message: str) -> str | None:
-    """The field that a 400's message names and a request can do without; None if there is none.
+    """Return the field that a 400's message names and a request can do without; None if there is none.
 
     An invalid value is the client's to correct and gives None.
     """
@@ -140,7 +140,7 @@ def _can_force_tool(model: ModelCapabilities, options: AnthropicOptions) -> bool
 
 
 def _ends_in_unsigned_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the model's last message has calls without signed thinking before them."""
+    """Return whether the model's last message has calls without signed thinking before them."""
     answer = next((message for message in reversed(messages) if message["role"] == "assistant"), None)
     if answer is None or not any(block["type"] == "tool_use" for block in answer["content"]):
         return False
@@ -178,7 +178,7 @@ def write_tools(request: ModelRequest, *, can_force: bool, drop: Collection[str]
 
 
 def forces_call(choice: ToolChoice | None) -> bool:
-    """Whether the choice requires a call."""
+    """Return whether the choice requires a call."""
     return isinstance(choice, NamedToolChoice) or choice == "required"
 
 

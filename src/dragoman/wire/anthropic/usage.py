@@ -59,7 +59,7 @@ class AnthropicUsage:
         return replace(total, other_models=others)
 
     def _own_parts(self) -> list[Mapping[str, Any]]:
-        """The counts of the message, and those of its compactions."""
+        """Return the counts of the message, and those of its compactions."""
         counts = self._counts
         if any(self._iterations("advisor_message")):
             iterations = self._iterations("message")
@@ -125,13 +125,13 @@ def _count(parts: Iterable[Mapping[str, Any]], name: str) -> int | None:
 
 
 def _nested_count(parts: Iterable[Mapping[str, Any]], name: str, *, field: str) -> int | None:
-    """A count within an object."""
+    """Return a count within an object."""
     values = [part.get(name) for part in parts]
     return _sum(_as_count(value.get(field)) for value in values if isinstance(value, Mapping))
 
 
 def _cache_write_tokens(counts: Mapping[str, Any]) -> int | None:
-    """The tokens written into the cache: their total, or the sum over lifetimes."""
+    """Return the tokens written into the cache: their total, or the sum over lifetimes."""
     total, by_lifetime = _as_count(counts.get("cache_creation_input_tokens")), counts.get("cache_creation")
     if total is not None or not isinstance(by_lifetime, Mapping):
         return total
@@ -139,7 +139,7 @@ def _cache_write_tokens(counts: Mapping[str, Any]) -> int | None:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """The sum of the counts that are known; None if none is."""
+    """Return the sum of the counts that are known; None if none is."""
     found = [count for count in counts if count is not None]
     return sum(found) if found else None
 

@@ -296,7 +296,7 @@ class ClaudeCodeDecoder:
         )
 
     def _session_metadata(self) -> dict[str, dict[str, Any]]:
-        """The metadata with which the next request resumes this session."""
+        """Return the metadata with which the next request resumes this session."""
         return {FAMILY: {SESSION_KEY: self.session_id, "provider": self._provider}} if self.session_id else {}
 
     def _read_tool_outputs(self, message: Any) -> list[e.Event]:

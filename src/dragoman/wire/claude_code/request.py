@@ -83,7 +83,7 @@ def _session_metadata(part: Any) -> Mapping[str, Any]:
 
 
 def _write_content(messages: Sequence[Message], written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks of the user's new messages, after a transcript of what others answered meanwhile."""
+    """Return the blocks of the user's new messages, after a transcript of what others answered meanwhile."""
     if all(message["role"] == "user" for message in written):
         return [block for message in written for block in message["content"]]
     last_answer = max(index for index, message in enumerate(messages) if message.role == "assistant")
@@ -103,7 +103,7 @@ def _after_last_answer(written: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _message_text(message: Message) -> Iterator[str]:
-    """A message as text."""
+    """Return a message as text."""
     if message.role == "system":
         return
     speaker = "User" if message.role == "user" else "Assistant"

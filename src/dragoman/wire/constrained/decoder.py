@@ -117,7 +117,7 @@ class BracketCounter:
         self._after_backslash = False
 
     def find_end(self, text: str) -> int | None:
-        """The position after the bracket that ends the value, if it is in this text."""
+        """Return the position after the bracket that ends the value, if it is in this text."""
         for index, character in enumerate(text):
             if self._after_backslash:
                 self._after_backslash = False

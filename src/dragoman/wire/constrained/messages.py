@@ -26,7 +26,7 @@ RESULT_EXAMPLE: Sequence[PromptLine] = (
 
 
 def constrained_lines(history: Sequence[Message]) -> Iterator[PromptLine]:
-    """The history as constrained JSON: calls and answers as the model would have written them."""
+    """Return the history as constrained JSON: calls and answers as the model would have written them."""
     for message in history:
         match message.role:
             case "system":
@@ -40,7 +40,7 @@ def constrained_lines(history: Sequence[Message]) -> Iterator[PromptLine]:
 
 
 def plain_lines(history: Sequence[Message]) -> list[PromptLine]:
-    """The history as plain text; results come before the question that led to them."""
+    """Return the history as plain text; results come before the question that led to them."""
     lines: list[PromptLine] = []
     for message in history:
         match message.role:
@@ -88,12 +88,12 @@ def tool_rounds(history: Sequence[Message]) -> int:
 
 
 def last_question(history: Sequence[Message]) -> str:
-    """The last question."""
+    """Return the last question."""
     return next((parts_text(message.parts) for message in reversed(history) if message.role == "user"), "")
 
 
 def parts_text(parts: Sequence[Part]) -> str:
-    """The text of the parts; a file that is not text is only mentioned."""
+    """Return the text of the parts; a file that is not text is only mentioned."""
     text_or_parts = write_content(parts)
     if isinstance(text_or_parts, str):
         return text_or_parts
@@ -120,7 +120,7 @@ def _assistant_lines(message: Message, *, last: bool) -> Iterator[PromptLine]:
 
 
 def _result_text(part: ToolPart) -> str:
-    """The result of a call as text."""
+    """Return the result of a call as text."""
     output = (
         "\n".join(_value_lines(without_files(part.output)))
         if part.state == "output-available"
@@ -132,7 +132,7 @@ def _result_text(part: ToolPart) -> str:
 
 
 def _value_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """A JSON value as lines that a small model can read."""
+    """Return a JSON value as lines that a small model can read."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if isinstance(item, Mapping | list) and item:

@@ -142,7 +142,7 @@ def _examples(tools: Sequence[Tool], *, user_question: str) -> Iterator[PromptLi
 
 
 def _closest_tool(tools: Sequence[Tool], question: str) -> Tool | None:
-    """The first of the tools that share the most words with the question; None if none shares any."""
+    """Return the first of the tools that share the most words with the question; None if none shares any."""
     question_words = _keywords(question)
     scores = [
         len(question_words & _keywords(" ".join((tool.name, _summary(tool), *_parameter_names(tool)))))
@@ -153,12 +153,12 @@ def _closest_tool(tools: Sequence[Tool], question: str) -> Tool | None:
 
 
 def _keywords(sentence: str) -> set[str]:
-    """The first letters of its words, without short words and stop words."""
+    """Return the first letters of its words, without short words and stop words."""
     return {word[:5] for word in _WORD.findall(sentence.lower()) if word not in _STOP_WORDS}
 
 
 def _summary(tool: Tool) -> str:
-    """The first sentence of the tool's description."""
+    """Return the first sentence of the tool's description."""
     match = _SENTENCE.match(tool.description.strip())
     return match[0].strip()[:MAX_SUMMARY_LENGTH] if match and match[0].strip() else tool.name
 

@@ -22,7 +22,7 @@ _EXAMPLE_VALUES: Mapping[str, Any] = {"integer": 1, "number": 1, "boolean": True
 
 
 def answer_schema(tools: Sequence[Tool], *, allow_answer: bool) -> dict[str, Any]:
-    """The schema of `{"call", "input"}` for each tool and, if `allow_answer`, of `{"answer"}`."""
+    """Return the schema of `{"call", "input"}` for each tool and, if `allow_answer`, of `{"answer"}`."""
     choices = [
         _closed_object({"call": {"const": tool.name}, "input": tool_input_schema(tool)}) for tool in tools
     ]
@@ -30,7 +30,7 @@ def answer_schema(tools: Sequence[Tool], *, allow_answer: bool) -> dict[str, Any
 
 
 def tool_input_schema(tool: Tool) -> dict[str, Any]:
-    """The simplified schema of a tool's input; always an object."""
+    """Return the simplified schema of a tool's input; always an object."""
     simple = simplify_schema(tool.input_schema)
     if "anyOf" in simple:
         return {"anyOf": [{**choice, "type": "object"} for choice in simple["anyOf"]]}
@@ -43,7 +43,7 @@ def simplify_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def example_value(schema: Mapping[str, Any]) -> Any:
-    """A value that fits a simplified schema, as short as possible, for the example calls."""
+    """Return a value that fits a simplified schema, as short as possible, for the example calls."""
     for keyword in ("const", "default"):
         if keyword in schema:
             return schema[keyword]
@@ -136,7 +136,7 @@ class _SchemaSimplifier:
 
 
 def _closed_object(properties: Mapping[str, Any], required: Iterable[str] | None = None) -> dict[str, Any]:
-    """A closed object with these properties; all are required unless `required` is given."""
+    """Return a closed object with these properties; all are required unless `required` is given."""
     return {
         "type": "object",
         "properties": properties,

@@ -83,7 +83,7 @@ def decode_lines(block: bytes) -> list[OllamaChunk] | None:
 
 
 def read_chunk(payload: bytes) -> OllamaChunk:
-    """Parse a line leniently; ValueError if it is not a JSON object."""
+    """Parse a line leniently. Raises ValueError if it is not a JSON object."""
     try:
         chunk = _decoder.decode(payload)
     except DECODE_ERRORS:

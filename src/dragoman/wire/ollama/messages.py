@@ -69,7 +69,7 @@ def _write_step(parts: Sequence[Part], *, provider: str | None, field: str) -> I
 
 
 def _is_from_other_provider(metadata: ProviderMetadata | None, provider: str | None) -> bool:
-    """Whether the metadata names another provider."""
+    """Return whether the metadata names another provider."""
     providers = [
         metadata_of_family["provider"]
         for metadata_of_family in (metadata or {}).values()
@@ -100,7 +100,7 @@ def _write_content(parts: Sequence[Part], *, field: str, from_tool: bool = False
 
 
 def _note(part: FilePart) -> str | None:
-    """The text about a file that cannot be sent as an image."""
+    """Return the text about a file that cannot be sent as an image."""
     if base64_data(part) is not None and base_media_type(part).startswith("image/"):
         return None
     return file_note(part) if part.url[:5].lower() == "data:" else file_reference(part)

@@ -105,7 +105,7 @@ def write_runner_options(options: Mapping[str, Any], *, num_ctx: int | None) -> 
 
 
 def unsupported_options(options: Mapping[str, Any]) -> list[str]:
-    """The names of options that Ollama does not support; BadRequest for what cannot be dropped."""
+    """Return the names of options that Ollama does not support; BadRequest for what cannot be dropped."""
     reject_unsupported(options)
     names = [
         name
@@ -130,7 +130,7 @@ def reject_unsupported(options: Mapping[str, Any]) -> None:
 
 
 def _response_format(options: Mapping[str, Any]) -> Any:
-    """The format of the answer: "json", a JSON Schema, or None."""
+    """Return the format of the answer: "json", a JSON Schema, or None."""
     response_format = options.get("response_format")
     native_format = _first(options, "format")
     if native_format is not None or response_format is None:
@@ -152,7 +152,7 @@ def _response_format(options: Mapping[str, Any]) -> Any:
 
 
 def _think_level(options: Mapping[str, Any], model: str) -> bool | str | None:
-    """Whether to think; models with thinking levels get a level instead."""
+    """Return whether to think; models with thinking levels get a level instead."""
     native_think = options.get("think")
     if native_think is not None:
         return native_think if isinstance(native_think, bool | str) else None

@@ -50,7 +50,7 @@ def encode_request(
 
 
 def check_request(request: ModelRequest) -> Sequence[str]:
-    """The names of what is dropped, or requested in words only (`tool_choice`).
+    """Return the names of what is dropped, or requested in words only (`tool_choice`).
 
     BadRequest, with the client's field, for what cannot be dropped without changing the request's meaning.
     """
@@ -64,7 +64,7 @@ def check_request(request: ModelRequest) -> Sequence[str]:
 
 
 def rejected_field(message: str) -> str | None:
-    """The field that a 400's message names and a request can do without; None if there is none."""
+    """Return the field that a 400's message names and a request can do without; None if there is none."""
     return "think" if _THINKING_REJECTED.search(message) else None
 
 
@@ -92,7 +92,7 @@ def _write_request_messages(request: ModelRequest, *, provider: str | None) -> l
 
 
 def _visible_tools(request: ModelRequest) -> Sequence[Tool]:
-    """The tools that the model is shown."""
+    """Return the tools that the model is shown."""
     match request.tool_choice:
         case "none":
             return ()
@@ -106,7 +106,7 @@ def _visible_tools(request: ModelRequest) -> Sequence[Tool]:
 
 
 def _tool_instruction(request: ModelRequest) -> str | None:
-    """The instruction that replaces a tool choice."""
+    """Return the instruction that replaces a tool choice."""
     match request.tool_choice:
         case NamedToolChoice(name=name):
             return f"Answer with a call of the tool {name}, and with nothing else."

@@ -90,7 +90,7 @@ decode_lines = _decoder.decode_lines
 
 
 def read_chunks(payload: bytes) -> list[OpenAIChunk]:
-    """Parse the chunks in one frame leniently; ValueError if it is not a JSON object."""
+    """Parse the chunks in one frame leniently. Raises ValueError if it is not a JSON object."""
     try:
         return [_decoder.decode(payload)]
     except DECODE_ERRORS:
@@ -102,7 +102,7 @@ def read_chunks(payload: bytes) -> list[OpenAIChunk]:
 
 
 def read_objects(payload: bytes) -> list[dict[str, Any]]:
-    """Parse the JSON objects in one frame leniently; ValueError if it contains anything else."""
+    """Parse the JSON objects in one frame leniently. Raises ValueError if it contains anything else."""
     try:
         value = parse_lenient_json(payload, keeps_halves=True)
     except ValueError:

@@ -78,7 +78,7 @@ def parse_content(
 
 
 def refusal_part(text: str, cache_metadata: ProviderMetadata | None = None) -> TextPart:
-    """A text part with the model's refusal."""
+    """Return a text part with the model's refusal."""
     return TextPart(text, provider_metadata={**(cache_metadata or {}), **REFUSAL_METADATA})
 
 
@@ -239,7 +239,7 @@ def parse_reasoning(message: Mapping[str, Any], field: str) -> list[ReasoningPar
 
 
 def _reasoning_entries(message: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
-    """The details, with the parts of one entry joined."""
+    """Return the details, with the parts of one entry joined."""
     details = read_list(message.get("reasoning_details"), f"{field}.reasoning_details")
     blocks = read_list(message.get("thinking_blocks"), f"{field}.thinking_blocks")
     raw_entries = [
@@ -265,7 +265,7 @@ def _entry_from_block(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_continuation(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bool:
-    """Whether the later entry continues the earlier one: some clients keep the parts of a stream.
+    """Return whether the later entry continues the earlier one: some clients keep the parts of a stream.
 
     A signature ends its entry. Without an index, a text with a signature is complete.
     """
@@ -316,6 +316,6 @@ def _is_text_entry(entry: Mapping[str, Any]) -> bool:
 
 
 def _entry_text(entry: Mapping[str, Any]) -> str:
-    """The entry's text, if it has any."""
+    """Return the entry's text, if it has any."""
     text = entry.get("text") or entry.get("summary")
     return text if isinstance(text, str) else ""

@@ -178,7 +178,7 @@ class _OpenAIMessageParser:
 
 
 def _transcript(message: Mapping[str, Any]) -> str | None:
-    """The text of a spoken answer, which clients that send it back whole have beside its sound."""
+    """Return the text of a spoken answer, which clients that send it back whole have beside its sound."""
     audio = message.get("audio")
     transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
     return transcript if isinstance(transcript, str) and transcript else None
@@ -192,7 +192,7 @@ def _cache_control_of(part: ContentPart) -> ProviderMetadata | None:
 
 
 def _tool_output(parts: list[ContentPart]) -> Any:
-    """The text of an output; with files, its parts in order."""
+    """Return the text of an output; with files, its parts in order."""
     if any(isinstance(part, FilePart) for part in parts):
         return write_multimodal_output(parts)
     return "\n".join(part.text for part in parts if not isinstance(part, FilePart))

@@ -180,7 +180,7 @@ def _is_error_frame(payload: bytes) -> bool:
 
 
 def _frame_error(payload: bytes, reason: ValueError) -> ProviderError:
-    """The error for a frame that is not JSON, or that is an error in plain text."""
+    """Return the error for a frame that is not JSON, or that is an error in plain text."""
     if _is_error_frame(payload):
         return provider_error(payload.decode(errors="replace"))
     return invalid_json_error(payload, reason)

@@ -76,7 +76,7 @@ _completion = msgspec.json.Decoder(OpenAICompletion)
 
 
 def read_completion(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
-    """Read a chat.completions document; ProviderError if it is invalid, or an error."""
+    """Read a chat.completions document. Raises ProviderError if it is invalid, or an error."""
     try:
         completion = _completion.decode(raw) if len(raw) <= LARGE else decode_typed(raw, _completion)
     except DECODE_ERRORS:

@@ -122,7 +122,7 @@ class OpenAIStreamEncoder:
 def encode_document(
     events: Sequence[e.Event], *, id: str, model: str, created: int, calls_functions: bool = False
 ) -> bytes:
-    """Encode the chat.completion object; ProviderError if the answer has no finish."""
+    """Encode the chat.completion object. Raises ProviderError if the answer has no finish."""
     deltas = DeltaEncoder()
     message_deltas = [delta for event in events if (delta := deltas.encode(event)) is not None]
     finish, message = _require_finish(deltas), _join_deltas(message_deltas)
@@ -266,7 +266,7 @@ _QUOTA = "insufficient_quota"
 
 
 def error_status(error: DragomanError) -> int:
-    """The HTTP status: the provider's own, else that of the error's category or class."""
+    """Return the HTTP status: the provider's own, else that of the error's category or class."""
     if not isinstance(error, ProviderError):
         return error.status
     upstream_status = error.upstream_status

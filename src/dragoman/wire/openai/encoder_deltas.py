@@ -326,7 +326,7 @@ class _EncodedCall:
         return [{"index": self.index, "function": {"arguments": arguments}}] if arguments else []
 
     def is_complete(self) -> bool:
-        """Whether the arguments are a complete JSON object, as far as can be seen."""
+        """Return whether the arguments are a complete JSON object, as far as can be seen."""
         text = "".join(self.sent)
         if not text.rstrip().endswith("}"):
             return False
@@ -343,5 +343,5 @@ class _EncodedCall:
 
 
 def _arguments_text(arguments: Any) -> str:
-    """The arguments as JSON text; a string is used unchanged."""
+    """Return the arguments as JSON text; a string is used unchanged."""
     return arguments if isinstance(arguments, str) else _encoder.encode(arguments).decode()

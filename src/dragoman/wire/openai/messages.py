@@ -92,7 +92,7 @@ class _StepWriter:
             yield {"role": "user", "content": files}
 
     def _reasoning_text(self) -> dict[str, Any]:
-        """The text of the reasoning before the calls, for vendors that require it."""
+        """Return the text of the reasoning before the calls, for vendors that require it."""
         text = "".join(part.text for part in self._reasoning)
         match self._quirks.reasoning_field:
             case "reasoning_content":
@@ -104,7 +104,7 @@ class _StepWriter:
                 return {}
 
     def _opaque_fields(self) -> dict[str, Any]:
-        """The opaque parts of the reasoning that this provider sent, in order."""
+        """Return the opaque parts of the reasoning that this provider sent, in order."""
         fields: dict[str, Any] = {}
         for part in self._reasoning:
             for name, value in self._own_metadata(part.provider_metadata).items():
@@ -133,7 +133,7 @@ class _StepWriter:
 
 
 def _tool_content(part: ToolPart, files: list[dict[str, Any]]) -> str:
-    """The text of a call's result; its files are appended to `files` and referred to by number.
+    """Return the text of a call's result; its files are appended to `files` and referred to by number.
 
     A file that the server would refuse is a text about it, since the call cannot be taken back.
     """
@@ -158,7 +158,7 @@ def _tool_content(part: ToolPart, files: list[dict[str, Any]]) -> str:
 
 
 def _is_accepted(part: FilePart) -> bool:
-    """Whether servers that read files read this one."""
+    """Return whether servers that read files read this one."""
     file_type = base_media_type(part)
     return (
         file_type in _ACCEPTED_TYPES or file_type in _AUDIO_FORMATS or _DATA_URL.fullmatch(part.url) is None

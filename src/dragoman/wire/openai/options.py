@@ -80,7 +80,7 @@ def extra_body_fields(options: Mapping[str, Any], body: Mapping[str, Any]) -> di
 
 
 def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]:
-    """The names of the options that the server does not support."""
+    """Return the names of the options that the server does not support."""
     reject_mcp_servers(options)
     names = [
         name
@@ -96,7 +96,7 @@ def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]
 
 
 def anthropic_effort(options: Mapping[str, Any]) -> str | None:
-    """The thinking effort in Anthropic's terms; None if thinking is off or not set."""
+    """Return the thinking effort in Anthropic's terms; None if thinking is off or not set."""
     if is_thinking_disabled(options):
         return None
     effort = _mapping_field(options, "output_config").get("effort")
@@ -110,18 +110,18 @@ def anthropic_effort(options: Mapping[str, Any]) -> str | None:
 
 
 def anthropic_thinking_enabled(options: Mapping[str, Any]) -> bool | None:
-    """Whether Anthropic's `thinking` enables thinking; None if it is not set."""
+    """Return whether Anthropic's `thinking` enables thinking; None if it is not set."""
     return None if "type" not in _mapping_field(options, "thinking") else not is_thinking_disabled(options)
 
 
 def anthropic_output_schema(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The JSON Schema in Anthropic's `output_config`."""
+    """Return the JSON Schema in Anthropic's `output_config`."""
     schema = _mapping_field(_mapping_field(options, "output_config"), "format").get("schema")
     return schema if isinstance(schema, Mapping) else None
 
 
 def unsupported_output_config(options: Mapping[str, Any], *, efforts: Mapping[str, Any]) -> list[str]:
-    """The names of `output_config` fields that other providers do not support."""
+    """Return the names of `output_config` fields that other providers do not support."""
     config = _mapping_field(options, "output_config")
     supported = {
         "format": anthropic_output_schema(options) is not None,
@@ -146,12 +146,12 @@ def _is_unsupported(name: str, quirks: Quirks) -> bool:
 
 
 def is_thinking_lost(options: Mapping[str, Any]) -> bool:
-    """Whether no effort says what Anthropic's `thinking` does: it is off, or of a kind of its own."""
+    """Return whether no effort says what Anthropic's `thinking` does: it is off, or of a kind of its own."""
     return _mapping_field(options, "thinking").get("type") not in (None, "enabled", "adaptive")
 
 
 def is_thinking_disabled(options: Mapping[str, Any]) -> bool:
-    """Whether Anthropic's `thinking` is switched off."""
+    """Return whether Anthropic's `thinking` is switched off."""
     return _mapping_field(options, "thinking").get("type") == "disabled"
 
 

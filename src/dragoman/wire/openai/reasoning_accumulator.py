@@ -120,7 +120,7 @@ class _MergedEntries:
 
 
 def _join_pieces(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with its text joined."""
+    """Return the entry with its text joined."""
     return {key: "".join(value) if isinstance(value, _TextPieces) else value for key, value in entry.items()}
 
 

@@ -47,7 +47,7 @@ def encode_request(
 
 
 def check_request(request: ModelRequest, quirks: Quirks) -> Sequence[str]:
-    """The names of options that this server does not support; BadRequest if one cannot be dropped."""
+    """Return the names of options that this server does not support; BadRequest if one cannot be dropped."""
     return unsupported_options(request.options, quirks)
 
 

@@ -249,7 +249,7 @@ class OpenAITap(AnswerTap):
         return True
 
     def _is_regular(self, chunk: OpenAITapChunk) -> bool:
-        """Whether the SDKs can add a chunk, which has the right fields, to what was passed on."""
+        """Return whether the SDKs can add a chunk, which has the right fields, to what was passed on."""
         repair = self._repair
         if has_counts(chunk.usage):
             repair.usage = chunk.usage
@@ -442,14 +442,14 @@ def to_tap_delta(delta: OpenAIDelta | None) -> OpenAITapDelta:
 
 
 def invalid_frame_error(frame: bytes) -> ProviderError:
-    """The error for a frame that is not JSON, or that is an error in plain text."""
+    """Return the error for a frame that is not JSON, or that is an error in plain text."""
     if isinstance(frame, NamedFrame) and frame.event == "error":
         return provider_error(frame.decode(errors="replace"))
     return invalid_json_error(frame)
 
 
 def frame_error(frame: bytes) -> Any:
-    """The error in a frame, if it has one."""
+    """Return the error in a frame, if it has one."""
     try:
         value = parse_lenient_json(frame)
     except ValueError:

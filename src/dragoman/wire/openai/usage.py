@@ -100,7 +100,7 @@ def read_standard_usage(usage: OpenAIUsage) -> Usage | None:
 
 
 def has_counts(value: Any) -> bool:
-    """Whether a usage object has any count."""
+    """Return whether a usage object has any count."""
     if not isinstance(value, dict):
         return False
     return bool(
@@ -221,13 +221,13 @@ def _read_cache(value: Mapping[str, Any]) -> CacheCounts:
 
 
 def _largest_count(places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int | None:
-    """The largest of the counts under these names: some vendors send zeros beside their own field."""
+    """Return the largest of the counts under these names: some vendors send zeros beside their own field."""
     counts = [_token_count(place, name) for place in places for name in names if name in place]
     return max((count for count in counts if count is not None), default=None)
 
 
 def _omits_reasoning(model: str) -> bool:
-    """Whether reasoning tokens are only in the total, as for Gemini and xAI."""
+    """Return whether reasoning tokens are only in the total, as for Gemini and xAI."""
     name = model.lower()
     return "gemini" in name or "grok" in name
 
@@ -241,7 +241,7 @@ def _details(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def _token_count(value: Mapping[str, Any], *names: str) -> int | None:
-    """The first of the fields that is a whole number of tokens."""
+    """Return the first of the fields that is a whole number of tokens."""
     for name in names:
         count = value.get(name)
         if type(count) is int and count >= 0:

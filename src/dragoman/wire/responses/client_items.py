@@ -167,7 +167,7 @@ class ItemParser:
                 )
 
     def _answers_call(self, item: Mapping[str, Any]) -> bool:
-        """Whether an output is of a call of the client, rather than of one that the provider ran."""
+        """Return whether an output is of a call of the client, rather than of one that the provider ran."""
         id = _output_id(item)
         return id is not None and not (isinstance(id, str) and id in self._unread_calls)
 

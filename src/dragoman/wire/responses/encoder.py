@@ -161,7 +161,7 @@ class ResponsesStreamEncoder:
         return self._end("completed")
 
     def end(self) -> bytes:
-        """Return the last frames; ProviderError if there was no finish."""
+        """Return the last frames. Raises ProviderError if there was no finish."""
         if self._ended:
             return b""
         reason = self._finish
@@ -289,7 +289,7 @@ def _item_status(reason: e.FinishReason | None) -> Literal["completed", "incompl
 
 
 def encode_document(events: Sequence[e.Event], head: ResponseHead) -> bytes:
-    """Encode the response object; ProviderError if the answer has no finish."""
+    """Encode the response object. Raises ProviderError if the answer has no finish."""
     encoder = ResponsesStreamEncoder(head)
     for event in events:
         encoder.encode([event])

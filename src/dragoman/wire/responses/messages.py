@@ -135,7 +135,7 @@ def _write_call(part: ToolPart, id: str) -> dict[str, Any]:
 
 
 def _write_output(part: ToolPart, *, cache_marks: bool) -> str | list[dict[str, Any]]:
-    """The text of a call's output; its texts and files in order, if it has files or a cache mark."""
+    """Return the text of a call's output; its texts and files in order, if it has files or a cache mark."""
     parts = read_multimodal_output(part)
     mark = _cache_mark(part.result_provider_metadata) if cache_marks else {}
     if parts is None and not mark:

@@ -54,7 +54,7 @@ def write_options(options: Mapping[str, Any], *, drop: Collection[str]) -> dict[
 
 
 def unsupported_options(options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options that have no equivalent. BadRequest if one cannot be dropped."""
+    """Return the names of the options that have no equivalent. Raises BadRequest if one cannot be dropped."""
     _check(options)
     names = [
         name

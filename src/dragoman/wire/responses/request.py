@@ -69,7 +69,7 @@ def encode_request(
 
 
 def check_request(request: ModelRequest) -> Sequence[str]:
-    """Return the names of options that have no equivalent; BadRequest if one cannot be dropped."""
+    """Return the names of options that have no equivalent. Raises BadRequest if one cannot be dropped."""
     return unsupported_options(request.options)
 
 

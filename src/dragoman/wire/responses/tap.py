@@ -269,7 +269,7 @@ def failure_in(response: Mapping[str, Any]) -> ProviderError:
 
 
 def read_response(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
-    """Read a response document; ProviderError if it is invalid, failed or not over."""
+    """Read a response document. Raises ProviderError if it is invalid, failed or not over."""
     value = read_document(raw, "object")
     model, reason = value.get("model"), end_of(value)
     if reason is None:

@@ -20,7 +20,7 @@ def usage_of_response(response: Mapping[str, Any], *, model: str = "") -> Usage 
 
 
 def _is_search(item: Any) -> bool:
-    """Whether an item is a search: pages that are opened, or searched for a text, cost nothing."""
+    """Return whether an item is a search: pages that are opened, or searched for a text, cost nothing."""
     if not isinstance(item, Mapping) or item.get("type") != "web_search_call":
         return False
     action = item.get("action")
