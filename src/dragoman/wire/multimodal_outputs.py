@@ -103,14 +103,17 @@ def separate_files(output: Any) -> tuple[Any, list[Mapping[str, Any]]]:
 
 
 class Files:
-    """The files that are taken out of an output, and what is put in their place."""
+    """Files that are removed from an output; `replacement` returns the value to put in place of each.
+
+    It is called with the block and its number from 1.
+    """
 
     def __init__(self, replacement: Callable[[Mapping[str, Any], int], Any]) -> None:
         self.blocks: list[Mapping[str, Any]] = []
         self._replacement = replacement
 
     def take(self, block: Mapping[str, Any]) -> Any:
-        """Keep a block; return what stands for it."""
+        """Add a block; return its replacement."""
         self.blocks.append(block)
         return self._replacement(block, len(self.blocks))
 
@@ -121,7 +124,7 @@ def _numbered_block(block: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def file_text(block: Mapping[str, Any], _: int = 0) -> str:
-    """Return the text that stands for a file where only text is wanted."""
+    """Return a text that describes a file, for protocols that support only text."""
     part = _part_from_block(block)
     return file_note(part) if isinstance(part, FilePart) else ""
 

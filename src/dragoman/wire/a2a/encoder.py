@@ -150,7 +150,7 @@ class TaskStreamEncoder:
 
 
 class _TextArtifact:
-    """A text that grows; what is behind its last sentence waits."""
+    """A text that is sent sentence by sentence; the part after the last sentence waits."""
 
     def __init__(self, task: A2aTask, id: str) -> None:
         self.waiting_since = 0.0

@@ -68,7 +68,7 @@ class AgUiStreamEncoder:
         self._state: Any = msgspec.UNSET
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """Return the batch as `data:` frames; nothing behind the event that ends the run."""
+        """Return the batch as `data:` frames; nothing after the event that ends the run."""
         frames = bytearray(self._begin())
         for event in batch:
             convert = _CONVERTERS.get(type(event))

@@ -72,7 +72,7 @@ def _parse_document(block: RequestFields) -> list[ContentPart]:
 
 
 def is_made_of_blocks(document: RequestFields) -> bool:
-    """Return whether a document is made of blocks: they are kept, and nothing else of it but the title."""
+    """Return whether a document consists of blocks. Only these and its title are kept."""
     source = document.raw.get("source")
     return isinstance(source, dict) and source.get("type") == "content"
 

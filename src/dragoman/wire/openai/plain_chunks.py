@@ -29,7 +29,7 @@ class PlainDelta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class PlainChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The only choice of a chunk. Fields of type `Any` are read by nobody."""
+    """The only choice of a chunk. Fields of type `Any` are ignored."""
 
     delta: PlainDelta
     index: Literal[0] | None = None
@@ -43,7 +43,7 @@ class PlainChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class PlainChunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A chunk with one choice and without usage. Fields of type `Any` are read by nobody."""
+    """A chunk with one choice and without usage. Fields of type `Any` are ignored."""
 
     choices: tuple[PlainChoice]
     model: str | None = None

@@ -55,7 +55,7 @@ _ROLES: Mapping[str, Role] = {
 _CALL_TYPES = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call", "tool_search_call")
 _SILENT_TYPES = ("additional_tools",)
 _OF_PROVIDERS = ("program", "mcp_list_tools", "mcp_approval_request")
-"""What providers have said of their own tools, besides their calls and outputs."""
+"""Types of items about tools that a provider runs, other than their calls and outputs."""
 _FIELDS = frozenset(
     {
         *("type", "id", "role", "status", "content", "summary", "encrypted_content", "tools", "execution"),
@@ -67,7 +67,7 @@ _SCREENSHOT = "computer_screenshot"
 
 
 def list_items(value: Any) -> list[dict[str, Any]]:
-    """Return the input as a list of items; a string is a message of the user. BadRequest."""
+    """Return the input as a list of items; a string is a user message. Raises BadRequest."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
@@ -91,7 +91,7 @@ class _ItemDraft(msgspec.Struct):
 
 
 class ItemParser:
-    """Parses items one by one, and puts outputs into the calls that wait for them."""
+    """Parses items one by one, and adds outputs to the calls that wait for them."""
 
     def __init__(self, tools: ClientTools, ignored: IgnoredFields) -> None:
         self.has_trigger = False
@@ -112,7 +112,7 @@ class ItemParser:
         )
 
     def add(self, item: Mapping[str, Any], field: str) -> None:
-        """Add the next item. BadRequest names the invalid field."""
+        """Add the next item. Raises BadRequest, with the invalid field."""
         if self.has_trigger:
             raise BadRequest(f"{field}: nothing may follow a {TRIGGER}", field=field)
         kind = item_type(item)

@@ -38,7 +38,7 @@ from dragoman.wire.responses.compaction import (
 _HINT = 'send {"model": "provider/model", "input": "hi"}'
 _MAX_THRESHOLD = 10**12
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
-# Fields that state nothing a model needs, or that are answered by the response itself.
+# Fields that a model does not need, or that the hub handles itself.
 _SILENT_FIELDS = frozenset(
     {
         *("model", "input", "instructions", "stream", "stream_options", "metadata", "store", "include"),
@@ -48,15 +48,15 @@ _SILENT_FIELDS = frozenset(
     }
 )
 
-# What answers have without being asked for it.
+# Values of `include` that every answer has.
 _INCLUDED = frozenset({"reasoning.encrypted_content", "message.input_image.image_url"})
 
 
 class ResponsesRequest(ClientRequest, frozen=True, kw_only=True):
-    """A parsed Responses request. `response_fields` are what the response object repeats of it.
+    """A parsed Responses request. `response_fields` are the fields that the response object repeats.
 
-    `compacts`: its answer is a compaction of its items, of which `user_items` are the messages of the user.
-    A longer input than `compact_threshold`, in tokens, is to be shortened by a compaction first.
+    `compacts`: the answer is a compaction of the items, of which `user_items` are the messages of the user.
+    An input of more than `compact_threshold` tokens is shortened by a compaction first.
     """
 
     tools: ClientTools
@@ -67,7 +67,7 @@ class ResponsesRequest(ClientRequest, frozen=True, kw_only=True):
 
 
 def parse_responses_request(raw: bytes, *, compacts: bool = False, prompt: str = PROMPT) -> ResponsesRequest:
-    """Parse a body; BadRequest names the invalid field.
+    """Parse a body. Raises BadRequest, with the invalid field.
 
     `compacts`: as if its last item asked for that. `prompt` asks the model for the summary then.
     """
@@ -162,7 +162,7 @@ _OPTIONS: Mapping[str, tuple[str, TypeCheck]] = {
 
 
 def _check_include(value: Any, ignored: IgnoredFields) -> None:
-    """Note what a client wants included that only OpenAI's own tools and models have."""
+    """Check `include`; add values that only OpenAI's own tools and models support to the ignored fields."""
     for index, name in enumerate(read_list(value, "include")):
         if not isinstance(name, str):
             raise invalid_field(name, f"include[{index}]", expected="a string")
@@ -171,7 +171,7 @@ def _check_include(value: Any, ignored: IgnoredFields) -> None:
 
 
 def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str, Any]:
-    """Return the options in the terms of chat.completions."""
+    """Return the options under their names in chat.completions."""
     options: dict[str, Any] = {}
     for field, (name, (is_valid, expected)) in _OPTIONS.items():
         value = body.get(field)
@@ -197,7 +197,7 @@ def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str,
 
 
 def _read_threshold(value: Any, ignored: IgnoredFields) -> int | None:
-    """Return from how many tokens on a conversation is compacted; None for never."""
+    """Return the number of tokens above which a conversation is compacted; None for never."""
     threshold = None
     for index, entry in enumerate(read_list(value, "context_management")):
         field = f"context_management[{index}]"
@@ -252,7 +252,7 @@ def _parse_text(value: Any, ignored: IgnoredFields) -> dict[str, Any]:
 
 
 def _parse_reasoning(value: Any, ignored: IgnoredFields) -> dict[str, Any]:
-    """Return the effort. A summary is given wherever the model tells its reasoning."""
+    """Return the effort. A `summary` needs no option: answers have the reasoning that the model returns."""
     if value is None:
         return {}
     reasoning = read_object(value, "reasoning")

@@ -1,8 +1,8 @@
-"""Compactions: items that stand for the conversation before them, as a model has summarised it.
+"""Compactions: items that replace the conversation before them by a model's summary of it.
 
-A compaction of a provider can be read by that provider only, and is passed on byte for byte. The hub's own
-has the summary as text behind a prefix: a client knows the conversation anyway, and every host can read it
-without a key. For a model a compaction of the hub is a message with the summary.
+A provider's compaction can be read by that provider only, and is passed on byte for byte. The hub's own is
+the summary as text after a prefix: the client knows the conversation anyway, and every host can read it
+without a key. A model gets it as a message with the summary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dragoman.model_request import ModelRequest
 
 PREFIX = "dragoman-compaction:"
 WHOLE_PREFIX = "dragoman-compaction-all:"
-"""Before a summary that stands for the messages of the user too: what is before its item is left out."""
+"""The prefix of a summary that replaces the messages of the user too: all items before its own are left out.
+"""
 _ANY_PREFIX = b"dragoman-compaction"
 TRIGGER = "compaction_trigger"
 """The type of the last item of a request whose answer is a compaction."""
@@ -41,38 +42,38 @@ def seal_summary(text: str) -> str:
     return f"{PREFIX}{text}"
 
 
-def stand_for_all(sealed: str) -> str:
-    """Return the `encrypted_content` of a compaction that stands for all that is before it."""
+def seal_whole_summary(sealed: str) -> str:
+    """Return the `encrypted_content` of a compaction that replaces all items before it."""
     return WHOLE_PREFIX + sealed.removeprefix(PREFIX)
 
 
 def summary_message(item: Mapping[str, Any]) -> str | None:
-    """Return what a model reads in place of a compaction; None if only its provider can read it."""
+    """Return the text that a model reads instead of a compaction; None if only its provider can read it."""
     content = item.get("encrypted_content")
     if not isinstance(content, str) or not content.startswith((PREFIX, WHOLE_PREFIX)):
         return None
     return f"{_PREAMBLE}\n\n{content.removeprefix(PREFIX).removeprefix(WHOLE_PREFIX)}"
 
 
-def stands_for_all(item: Mapping[str, Any]) -> bool:
-    """Return whether an item is a compaction of the hub that stands for all items before it."""
+def replaces_all(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is a compaction of the hub that replaces all items before it."""
     content = item.get("encrypted_content")
     return item.get("type") == COMPACTION and isinstance(content, str) and content.startswith(WHOLE_PREFIX)
 
 
 def is_instruction(item: Mapping[str, Any]) -> bool:
-    """Return whether an item stands beside the conversation: no compaction stands for it."""
+    """Return whether an item is not part of the conversation, and so is replaced by no compaction."""
     return item.get("role") in ("developer", "system") or item.get("type") == "additional_tools"
 
 
 def left_out_items(items: Sequence[Mapping[str, Any]]) -> set[int]:
-    """Return the places of the items that the last compaction of the hub stands for."""
-    ends = [index for index, item in enumerate(items) if stands_for_all(item)]
+    """Return the indexes of the items that the last compaction of the hub replaces."""
+    ends = [index for index, item in enumerate(items) if replaces_all(item)]
     return {index for index in range(ends[-1]) if not is_instruction(items[index])} if ends else set()
 
 
 def drop_summarised(items: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
-    """Return items without those that the last compaction of the hub among them stands for."""
+    """Return items without those that the last compaction of the hub among them replaces."""
     if not any(WHOLE_PREFIX.encode() in bytes(item) for item in items):
         return items
     try:
@@ -84,9 +85,10 @@ def drop_summarised(items: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
 
 
 def request_summary(request: ModelRequest, prompt: str = PROMPT) -> ModelRequest:
-    """Return a request for a summary of the conversation that a request has.
+    """Return a request for a summary of the conversation in a request.
 
-    Its tools stay, for what the provider has cached and since some refuse a history with calls without them.
+    It keeps the tools: for the provider's prompt cache, and since some providers refuse a history with calls
+    of tools that the request does not have.
     """
     options = {name: value for name, value in request.options.items() if name != "response_format"}
     return msgspec.structs.replace(
@@ -98,9 +100,9 @@ def request_summary(request: ModelRequest, prompt: str = PROMPT) -> ModelRequest
 
 
 def open_compactions(items: bytes) -> bytes:
-    """Return the input of a request with a message in place of each compaction of the hub.
+    """Return the input of a request with a message instead of each compaction of the hub.
 
-    What a compaction stands for is left out.
+    Items that a compaction replaces are left out.
     """
     if _ANY_PREFIX not in items:
         return items
@@ -127,18 +129,18 @@ def _open(value: msgspec.Raw) -> Any:
 
 def user_items(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages of the user among the items of a request, as items of a response."""
-    found: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     for item in items:
         if item.get("role") == "user" and item.get("type", "message") == "message":
             content = item.get("content")
             if isinstance(content, str):
                 content = [{"type": "input_text", "text": content}]
-            found.append({**item, "type": "message", "status": "completed", "content": content})
-    return found
+            messages.append({**item, "type": "message", "status": "completed", "content": content})
+    return messages
 
 
 def shorten_input(items: Sequence[Mapping[str, Any]], compaction: Mapping[str, Any]) -> list[Any]:
-    """Return the items of a request with a compaction in place of what is before its last user message."""
+    """Return the items of a request with a compaction instead of those before its last user message."""
     last = last_user_item(items)
     before = [item for item in items[:last] if is_instruction(item)]
     return [*before, compaction, *items[last:]]
@@ -152,6 +154,6 @@ def has_history(items: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def last_user_item(items: Sequence[Mapping[str, Any]]) -> int:
-    """Return the place of the last message of the user; the end without any."""
-    places = (index for index in reversed(range(len(items))) if items[index].get("role") == "user")
-    return next(places, len(items))
+    """Return the index of the last message of the user; the number of items if there is none."""
+    indexes = (index for index in reversed(range(len(items))) if items[index].get("role") == "user")
+    return next(indexes, len(items))

@@ -1,4 +1,4 @@
-"""Encode events as a response: the complete ladder of stream events, or one object.
+"""Encode events as a response: the complete sequence of stream events, or one object.
 
 The last event has the whole response: clients read output and usage from it. A finish is never invented: an
 answer without one is an error. Source: wire notes on the Responses API, sections 2 to 4 and 8.
@@ -45,8 +45,8 @@ _CUT_REASONS = ("length", "content-filter")  # the model had more to write
 class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a response before its answer.
 
-    `fields` are those that the response object repeats of its request. `hub_runs_calls`: calls of tools that
-    the client does not have are run by the hub; `shows_approvals`: the client answers approvals of them.
+    `fields` are those of the request that the response object repeats. `hub_runs_calls`: the hub runs calls
+    of tools that are not the client's; `shows_approvals`: the client answers approvals of such calls.
     """
 
     id: str
@@ -106,7 +106,7 @@ class ResponsesStreamEncoder:
 
     @property
     def response(self) -> dict[str, Any]:
-        """The response object as it is now."""
+        """The current response object."""
         head = self._head
         return {
             "id": head.id,
@@ -216,7 +216,7 @@ class ResponsesStreamEncoder:
             self._encode_other(event)
 
     def _encode_summary(self, event: e.Event) -> None:
-        """Encode the text of a summary, and leave out whatever else the model says."""
+        """Encode the text of a summary, and leave out all other content of the answer."""
         if isinstance(event, e.TextDelta) and event.delta:
             if self._compaction is None:
                 self._compaction = self._items.open_compaction()

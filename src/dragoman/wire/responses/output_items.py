@@ -1,4 +1,4 @@
-"""The output items of a response, each with its complete ladder of stream events.
+"""The output items of a response, each with its complete sequence of stream events.
 
 Every client needs another rung of the ladder, so none is left out: an item is added, its parts are added,
 grow and are done, and the item is done, whole. Source: wire notes on the Responses API, sections 3, 4 and 8.

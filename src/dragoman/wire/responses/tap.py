@@ -28,7 +28,7 @@ _EMPTY_OUTPUT = re.compile(rb'"output"\s*:\s*\[\s*\]')
 _ITEM_END = "response.output_item.done"
 _ITEM_EVENTS = ("response.output_item.added", _ITEM_END)
 MAX_ITEMS_BYTES = 4_000_000
-_NOT_COMPLETE = ("failed", "cancelled", "queued", "in_progress")  # other servers have words of their own
+_NOT_COMPLETE = ("failed", "cancelled", "queued", "in_progress")  # other values are vendors' own
 _HEADS = ("response.created", "response.in_progress", "response.queued")
 
 
@@ -75,7 +75,7 @@ class ResponsesTap(AnswerTap):
     def __init__(self, *, defaults: AnswerDefaults | None = None, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(limit=limit)
         self.announced: AnnouncedResponse | None = None
-        """The response that the client has heard of."""
+        """The response whose first event was passed on."""
         self.passed_events = 0
         self._calls = ResponseCallRepair(defaults)
         self._usage: Usage | None = None
@@ -97,7 +97,7 @@ class ResponsesTap(AnswerTap):
         return b""
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        """Return the frames to pass on, as far as there is no failure."""
+        """Return the frames to pass on, up to a failure."""
         passed: list[bytes] = []
         for frame in frames:
             if frame.strip() in (b"", b"null", b"[DONE]"):

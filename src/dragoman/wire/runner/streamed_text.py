@@ -14,7 +14,7 @@ class DeltaJoiner:
         self._half: int | None = None
 
     def add(self, frame: PartTextDelta) -> str:
-        """Return the text of a delta; half a character at its end comes with the next one."""
+        """Return the text of a delta. A lone surrogate at its end is returned with the next delta."""
         text, high, low = frame.delta, self._half, frame.first_half
         if high is not None and text:
             self._half = None
@@ -24,13 +24,13 @@ class DeltaJoiner:
         return text
 
     def end(self) -> str:
-        """Return what stands for a half that nothing followed."""
+        """Return U+FFFD for a pending surrogate that no other half followed, else an empty text."""
         rest, self._half = "" if self._half is None else REPLACEMENT, None
         return rest
 
 
 def join_surrogates(high: int, low: int) -> str:
-    """Return the character that these two UTF-16 units stand for."""
+    """Return the character that two UTF-16 units encode."""
     return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
 
 
@@ -47,7 +47,7 @@ class TextDigest:
         self._hash.update(text.encode())
 
     def copy(self) -> TextDigest:
-        """Return a digest that grows on its own."""
+        """Return a digest of the same text that can be extended independently."""
         copied = TextDigest()
         copied.length, copied._hash = self.length, self._hash.copy()
         return copied

@@ -39,8 +39,8 @@ from dragoman.wire.responses.compaction import (
     WHOLE_PROMPT,
     has_history,
     left_out_items,
+    seal_whole_summary,
     shorten_input,
-    stand_for_all,
 )
 from dragoman.wire.responses.encoder import compaction_document
 from dragoman.wire.token_estimate import estimate_input
@@ -160,7 +160,7 @@ class CompactionHandler:
         await self._gateway.serve(inner, dialect, prepare=prepare)
         if not inner.response_started:
             raise ClientDisconnected
-        sealed = stand_for_all(read_compaction(b"".join(collected)))
+        sealed = seal_whole_summary(read_compaction(b"".join(collected)))
         creation.shorten(await offload(weigh(body), partial(shortened_request, body, sealed)), sealed)
 
 
