@@ -292,11 +292,11 @@ class TurnProgress:
             case PartTextDelta(delta=delta):
                 self.last_text = (self.last_text + delta)[-LAST_TEXT:]
             case PartToolUpdate(tool_name=name, status="running"):
-                self._tell(name)
+                self._report(name)
             case _:
                 pass
 
-    def _tell(self, tool_name: str) -> None:
+    def _report(self, tool_name: str) -> None:
         now = time.monotonic()
         if now >= self._next_at:
             self._next_at = now + PROGRESS_SECONDS

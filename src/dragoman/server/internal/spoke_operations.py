@@ -58,16 +58,16 @@ MAX_BODY = 64_000_000  # bytes of a call
 CALLS = msgspec.json.Decoder(SharedCall)
 TICKET_SECONDS = 30.0  # after which an accepted call that nobody begins is forgotten
 SPOKE_PREFIX = "spoke:"
-TELL_DELAY = 0.02  # seconds in which changes of the list are told as one
+ANNOUNCE_DELAY = 0.02  # seconds within which changes of the list are announced together
 
 
 class SpokeOperationList:
     """The operations of this host's spokes, kept in step with the registry, with a version."""
 
     def __init__(self, registry: Registry, *, on_change: Callable[[], None]) -> None:
-        """`on_change` is called once for changes within `TELL_DELAY`."""
+        """`on_change` is called once for changes within `ANNOUNCE_DELAY`."""
         self._on_change = on_change
-        self._is_change_told = True
+        self._is_announced = True
         self._is_closed = False
         self._boot = new_id("list")
         self._changes = 0
@@ -92,12 +92,12 @@ class SpokeOperationList:
 
     def _note_change(self) -> None:
         self._changes += 1
-        if self._is_change_told:
-            self._is_change_told = False
-            asyncio.get_running_loop().call_later(TELL_DELAY, self._tell_change)
+        if self._is_announced:
+            self._is_announced = False
+            asyncio.get_running_loop().call_later(ANNOUNCE_DELAY, self._announce_change)
 
-    def _tell_change(self) -> None:
-        self._is_change_told = True
+    def _announce_change(self) -> None:
+        self._is_announced = True
         self._on_change()
 
     def get(self, id: str) -> Operation:

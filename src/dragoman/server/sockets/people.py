@@ -74,7 +74,7 @@ class SessionPeople:
         opened.here[owner] += by
         if not opened.here[owner]:
             del opened.here[owner]
-        self._tell(opened, before)
+        self._publish_changes(opened, before)
         if self._store.host_id is not None:
             is_news = opened.here[owner] == max(by, 0)  # the owner's first socket, or its last one
             self._spawn(self._write(opened, owner, sockets=opened.here[owner], is_news=is_news))
@@ -103,10 +103,10 @@ class SessionPeople:
         before, is_first = set(opened.people()), not opened.has_read
         opened.elsewhere, opened.has_read = found, True
         if not is_first:
-            self._tell(opened, before)
+            self._publish_changes(opened, before)
 
-    def _tell(self, opened: PeopleOfSession, before: set[str]) -> None:
-        """Tell the sockets of this host who is new, and who is no longer there."""
+    def _publish_changes(self, opened: PeopleOfSession, before: set[str]) -> None:
+        """Publish to the sockets of this host who has joined, and who has left."""
         after = set(opened.people())
         for name, owners in ((JOINED, after - before), (LEFT, before - after)):
             for owner in sorted(owners):

@@ -170,7 +170,7 @@ class MessageSearchRepository:
         query = query[:MAX_QUERY_LENGTH]
         params: dict[str, Any] = {"owner": owner, "limit": limit * ROWS_PER_MESSAGE}
 
-        def look(connection: DatabaseConnection) -> MessageSearchResult:
+        def find(connection: DatabaseConnection) -> MessageSearchResult:
             if session_id is None:
                 return self._search(connection, query, params=params, scope=owner_token(owner))
             bounds = self._search_bounds(connection, session_id) if truncated_only else SearchBounds()
@@ -180,7 +180,7 @@ class MessageSearchRepository:
             scope = owner_token(owner) if is_shared else session_token(session_id)
             return self._search(connection, query, params=here, scope=scope)
 
-        return replace(await self._database.read(look), indexing=indexing)
+        return replace(await self._database.read(find), indexing=indexing)
 
     async def _catch_up(
         self, owner: str, *, session_id: str | None, seconds: float

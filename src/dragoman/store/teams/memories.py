@@ -120,7 +120,7 @@ class MemoryRepository:
             scope = {"team": memory.team, "owner": memory.owner}
             row = connection.fetch_one(self._sql.get, {**scope, "key": memory.key})
             earlier = None if row is None else to_memory(row)
-            if earlier is not None and says_the_same(earlier, memory):
+            if earlier is not None and is_same_memory(earlier, memory):
                 return earlier
             stored = msgspec.structs.replace(
                 memory, created_at=self._clock(), supersedes=None if earlier is None else earlier.id
@@ -193,7 +193,7 @@ class MemoryRepository:
             raise NotFound(f"the team {team!r} has no memory {key!r}", hint="list its memories")
 
 
-def says_the_same(one: Memory, other: Memory) -> bool:
+def is_same_memory(one: Memory, other: Memory) -> bool:
     fields = ("kind", "content", "confidence", "sources")
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
