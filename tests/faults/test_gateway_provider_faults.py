@@ -78,7 +78,7 @@ WORDS: Mapping[str, str] = {
     "fails with 200": "it burns",
     "sends nothing": "is empty",
     "sends an error": "it burns",
-    "compresses in an unknown coding": "in the coding 'lzma'",
+    "compresses in an unknown coding": "with the content encoding 'lzma'",
     "sends garbage": "sent invalid JSON",
 }
 INVENTED = (

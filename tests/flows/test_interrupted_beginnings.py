@@ -127,6 +127,7 @@ async def test_a_run_is_stopped_by_its_id_also_between_being_stored_and_beginnin
         assert "abort" in types(await asking)
 
 
+@pytest.mark.sqlite_file  # on Postgres the request asks the database again until the run has begun
 async def test_a_page_that_is_loaded_between_the_storing_of_a_run_and_its_beginning_follows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
