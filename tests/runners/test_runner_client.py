@@ -10,6 +10,7 @@ from dragoman.errors import Conflict, ProviderError
 from dragoman.runners.client.runner import Runner
 from dragoman.runners.client.turn import RunnerTurn
 from dragoman.wire.runner.frames import RunnerSteer
+from tests.ports import free_port
 from tests.runners.stand_in_hub import LIMIT, final, running, stand_in_hub, text_of
 
 
@@ -113,6 +114,18 @@ async def test_a_runner_may_join_and_leave_sessions_while_it_is_connected() -> N
         runner.leave("s2")
         await hub.until(lambda: bool(hub.left))
         assert hub.left == ["s2"]
+
+
+async def test_a_runner_that_closes_joins_no_session() -> None:
+    runner = Runner(shout, hub=f"http://127.0.0.1:{free_port()}", sessions=["s"])
+    running_on = asyncio.create_task(runner.run())
+    joining = asyncio.create_task(runner.join("s2"))
+    await asyncio.sleep(0)
+    await runner.close()
+    await asyncio.wait_for(running_on, LIMIT)
+    for join in (joining, runner.join("s3")):
+        with pytest.raises(Conflict, match="the runner is closed"):
+            await asyncio.wait_for(join, LIMIT)
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])

@@ -10,7 +10,7 @@ from dragoman.errors import ConfigError
 from dragoman.server.http.listener import bind_listener
 
 
-@pytest.mark.parametrize("host", ["a..b", "x" * 64, "host.invalid"])
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
 def test_a_name_without_an_address_is_a_configuration_error(host: str) -> None:
     with pytest.raises(ConfigError, match="is not an address of this machine"):
         bind_listener(host, 0)

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 from websockets.asyncio.client import ClientConnection
 
-from dragoman.errors import DragomanError, WireError
+from dragoman.errors import Conflict, DragomanError, WireError
 from dragoman.http.reconnecting_websocket import (
     ReconnectingClient,
     error_from_code,
@@ -53,6 +53,7 @@ SCOPE = "runner"
 NORMAL_CLOSURE, GOING_AWAY = 1000, 1001
 HEARTBEAT_SECONDS = 10.0
 TIMEOUT_SECONDS = 30.0
+CLOSED = "the runner is closed"
 CLOSE_SECONDS = 5.0  # that `close` waits until the hub has acknowledged the ends of turns
 
 
@@ -106,7 +107,12 @@ class Runner(ReconnectingClient):
         return f"Runner({self.url!r}, sessions={list(self._sessions)!r})"
 
     async def join(self, session_id: str) -> None:
-        """Serve another session; return when the hub has accepted it. Raises the hub's refusal."""
+        """Serve another session; return when the hub has accepted it.
+
+        Raises the hub's refusal, and Conflict if the runner closes before that.
+        """
+        if self._closing.is_set():
+            raise Conflict(CLOSED)
         self._sessions[session_id] = None
         future = self._joined.setdefault(session_id, asyncio.get_running_loop().create_future())
         if self._connection is not None:
@@ -127,9 +133,10 @@ class Runner(ReconnectingClient):
             await self._reconnect_until_closed(self._run_connection)
         finally:
             await self._stop_tasks()
-            for future in self._joined.values():
-                future.cancel()
-            self._joined.clear()
+            joined, self._joined = self._joined, {}
+            for future in joined.values():
+                future.set_exception(Conflict(CLOSED))
+                future.exception()  # nobody may wait for it any more
 
     async def _run_connection(self) -> None:
         socket = await open_websocket(self.url, self._key, scope=SCOPE)
