@@ -138,18 +138,3 @@ def compact_json(value: Any) -> str:
         except (UnicodeEncodeError, OverflowError):  # a lone surrogate, or an integer beyond 64 bits
             pass
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def is_deeper_than(value: Any, limit: int) -> bool:
-    """Return whether objects and lists are nested more than `limit` levels deep."""
-    level = [value]
-    for _ in range(limit):
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True

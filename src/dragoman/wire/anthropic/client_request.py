@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.errors import BadRequest, UnknownThread
-from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, is_deeper_than
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
 from dragoman.wire.anthropic.field_reader import RequestFields, invalid_field, quoted_list
 from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
-from dragoman.wire.json_codec import is_deeper_than
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 MAX_DEPTH = 200  # encoders add levels of their own to what the decoder just managed

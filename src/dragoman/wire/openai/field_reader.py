@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.json_decoding import decode_json
+from dragoman.json_decoding import decode_json, is_deeper_than
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
-from dragoman.wire.json_codec import is_deeper_than
 
 MAX_DEPTH = 256  # more than any schema needs, and far below the interpreter's recursion limit
 TOOL_FIELDS = ("tools", "functions")
